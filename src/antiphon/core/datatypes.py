@@ -52,7 +52,7 @@ def data_type(name: object) -> np.dtype[Any]:
             raise unknown("data type", name, DATA_TYPES)
         return np.dtype(full)
     try:
-        if not isinstance(name, type | np.dtype):
+        if not isinstance(name, type | np.dtype):  # np.dtype would accept more, such as None for float64
             raise TypeError
         dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:

@@ -102,7 +102,7 @@ class Versions:
         """
         last = np.flatnonzero(self.final)
         at = np.searchsorted(self.cell[last], cells)
-        at[at == len(last)] = 0
+        at[at == len(last)] = 0  # beyond all cells: any index, as its cell is another one
         touched = self.cell[last[at]] == cells if len(last) else np.zeros(len(cells), bool)
         return np.where(touched, last[at] if len(last) else -1, -1)
 

@@ -83,6 +83,7 @@ def _read_limit(default: int) -> int:
 
 
 def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) -> Invalid:
+    """Return the error for a file above a limit; `unpacked`: it exceeds it only when it is decompressed."""
     problem = "unpacks to more than" if unpacked else "is larger than"
     return Invalid(
         one_line(
@@ -269,6 +270,7 @@ def _sync_directory(folder: Path) -> None:
 
 
 def _error_reason(error: Exception) -> str:
+    """Return the reason without the number and the path that OSError puts around it."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -177,6 +177,7 @@ class _WeakCache(Generic[Value]):
         self.entries: list[tuple[tuple[weakref.ref[Any] | None, ...], tuple[Any, ...], Value]] = []
 
     def get(self, objects: Sequence[Any], key: tuple[Any, ...]) -> Value | None:
+        """Return the result for these objects (None: an absent column) and this key, or None if it is not cached."""
         # A copy of the list, as other threads may change it.
         for references, cached_key, value in self.entries[:]:
             if cached_key == key and all(map(_is_same_object, objects, references)):
@@ -184,17 +185,25 @@ class _WeakCache(Generic[Value]):
         return None
 
     def put(self, objects: Sequence[Any], key: tuple[Any, ...], value: Value) -> None:
+        """Add a result; the oldest beyond MAX_CACHED goes."""
         references = tuple(None if x is None else weakref.ref(x, self._drop_dead) for x in objects)
         self.entries.append((references, key, value))
         del self.entries[:-MAX_CACHED]
 
     def _drop_dead(self, _: object) -> None:
         """Remove entries of which an object no longer exists."""
-        self.entries[:] = [e for e in self.entries if all(ref is None or ref() is not None for ref in e[0])]
+        self.entries[:] = [
+            (references, key, value)
+            for references, key, value in self.entries
+            if all(reference is None or reference() is not None for reference in references)
+        ]
 
 
 def _is_same_object(value: object, reference: weakref.ref[Any] | None) -> bool:
-    return value is None if reference is None else value is not None and value is reference()
+    """Return whether the reference (None: of None) is of this object, which still exists."""
+    if reference is None or value is None:
+        return reference is None and value is None
+    return value is reference()
 
 
 # The rate, time and pipelining of one schedule are computed in several consecutive calls.
@@ -473,6 +482,7 @@ def _group_steps(schedule: Schedule, resolved: Resolved) -> _StepPatterns:
 
 
 def _no_totals(topology: Topology) -> _Totals:
+    """Return zero loads for all resources."""
     return np.zeros(topology.links + len(topology.limits), object), 1
 
 

@@ -62,7 +62,7 @@ class Entry:
         )
 
     def __hash__(self) -> int:
-        return hash((self.start, self.stop, self.schedule.transfers))  # their count
+        return hash((self.start, self.stop, self.schedule.transfers))  # of the schedule only the number of transfers
 
     @property
     def served_by(self) -> str:
@@ -174,11 +174,13 @@ def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
             if not isinstance(key, str):
                 return "", f"its key {quote(key)} is not a text"
             if (fault := _not_plain(inner, depth + 1)) is not None:
-                return None if fault[0] is None else f".{key}{fault[0]}", fault[1]
+                path, problem = fault
+                return None if path is None else f".{key}{path}", problem
     elif isinstance(item, list | tuple):
         for i, inner in enumerate(item):
             if (fault := _not_plain(inner, depth + 1)) is not None:
-                return None if fault[0] is None else f"[{i}]{fault[0]}", fault[1]
+                path, problem = fault
+                return None if path is None else f"[{i}]{path}", problem
     elif isinstance(item, float):
         if not math.isfinite(item):
             return "", f"{item} is not a finite number"

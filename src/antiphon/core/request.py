@@ -48,7 +48,7 @@ class Request:
     topology: Topology
     collective: Collective
     nbytes: int | None = None
-    profile: Any = None
+    profile: Any = None  # a cost.profile.Profile, which the core does not import
     budget: float | None = None
     seed: int = 0
     effort: float | None = None

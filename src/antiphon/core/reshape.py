@@ -269,6 +269,7 @@ def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:
 
 
 def _parse_node(value: object, count: int, label: str) -> int:
+    """Return a number from 0 to count - 1; raise Invalid, beginning with `label`, for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < count:
         raise Invalid(f"{label} {quote(value)} is out of range (0 to {count - 1})")
     return int(value)
@@ -315,6 +316,7 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
 
 
 def _with_links(topology: Topology, kept_links: Bools) -> Topology:
+    """Return the machine with only these links; all nodes stay."""
     return replace(topology, **_keep_links(topology, kept_links))
 
 
@@ -440,9 +442,9 @@ def contract(topology: Topology, host: Longs) -> Topology:
     inner = _inner_switches(ranks, topology.switches, src, dst)
     kept_links = (src != dst) & ~inner[src] & ~inner[dst]
     return Topology(
-        topology.name, ranks, topology.switches,
-        src[kept_links], dst[kept_links], topology.link_type[kept_links], topology.types,
-        _keep_limits(topology, kept_links), unit=topology.unit, abilities=topology.abilities,
+        topology.name, ranks, topology.switches, link_src=src[kept_links], link_dst=dst[kept_links],
+        link_type=topology.link_type[kept_links], types=topology.types, limits=_keep_limits(topology, kept_links),
+        unit=topology.unit, abilities=topology.abilities,
     )  # fmt: skip
 
 

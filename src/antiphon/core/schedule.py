@@ -258,7 +258,10 @@ class Schedule:
 
     def message_key_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
         """Return the columns of `message_key` without their bounds. O(these rows)."""
-        return self._key_columns(rows) if self.joint is None else [self._joined[0][rows]]
+        if self.joint is None:
+            return self._key_columns(rows)
+        key, _, _, _ = self._joined
+        return [key[rows]]
 
     def _key_columns(self, rows: AnyInts | slice) -> list[NDArray[Any]]:
         """Return the message key of rows as columns, without regard to joints."""

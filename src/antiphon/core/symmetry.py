@@ -271,14 +271,14 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
     """Encode a machine as a coloured graph; `node_colour` (one per node) distinguishes nodes beyond rank and switch."""
     kind, type_legend = _type_classes(topology)
     limits_of = _limits_of(topology)
-    plain, bonds = _collect_bonds(topology, kind, limits_of)
+    plain, limited = _collect_bonds(topology, kind, limits_of)
     ranks = topology.ranks
     descriptions: list[Hashable] = [
         ("node", node >= ranks, node_colour[node] if node_colour else 0, *_ability_words(topology.ability(node)))
         for node in range(topology.nodes)
     ]
     # One description per vertex; equal descriptions become equal colours at the end.
-    common, plain_edges = _plain_edges(topology.nodes, plain)
+    common, plain_edges = _plain_edges(topology.nodes, plain)  # common: (its bond, whether the others are joined)
     edges: list[tuple[int, int]] = []
     for bond, pairs in plain.items():
         if common is not None and bond == common[0]:
@@ -298,7 +298,7 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
     tails: dict[int, list[int]] = {}
     first_limit = len(descriptions)
     descriptions += [("limit", str(limit.bandwidth)) for limit in topology.limits]
-    for (a, b, limits), links in bonds.items():
+    for (a, b, limits), links in limited.items():
         links.sort(key=lambda link: (int(kind[link]), link))
         types = tuple(sorted(Counter(int(kind[link]) for link in links).items()))
         tails[len(descriptions)] = links

@@ -358,6 +358,7 @@ def hosts(machine: Topology) -> tuple[int, ...]:
 
 
 def default_places(ranks: int, switches: int) -> tuple[str, ...]:
+    """Return the places of nodes that a topology does not state: "rank0", ..., "switch0", ..."""
     return tuple(f"rank{i}" for i in range(ranks)) + tuple(f"switch{i}" for i in range(switches))
 
 

@@ -55,6 +55,7 @@ class BoundEvaluator:
         return self._find_evidence(strip_abilities(self.topology), self.bound.without_help.witness)
 
     def _find_evidence(self, topology: Topology, witness: Witness | None) -> SizeEvidence:
+        """Find the witnesses of the bound by size. `witness`: of the bound on bandwidth, on the same topology."""
         rate = seconds_per_byte(topology, self.collective, self.needs, witness)
         return find_evidence(topology, self.collective, float(rate))
 

@@ -9,8 +9,8 @@ The parameters are
     gamma      seconds per byte that a rank reduces
 
 A *level* holds the parameters between ranks that share a place, such as a host. Example: with levels "host" and ""
-(everything else) ranks in one host use the first, all other pairs the second. Parameters may
-depend on the message size; between the listed sizes they are interpolated linearly.
+(everything else) ranks in one host use the first, all other pairs the second. Parameters may depend on the message
+size; between the listed sizes they are interpolated linearly.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from antiphon.units import exact
 Floats = NDArray[np.float64]
 FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")  # LogGP's parameters, see the module
 PACKET = 4096  # default size of a packet, in bytes
+MAX_PACKET = 2**40  # bytes
 MAX_RADIX = 2**16  # simultaneous messages
 MAX_FIGURE = 3600.0  # seconds, or seconds per byte
 
@@ -105,7 +106,7 @@ class LogGP:
             value = getattr(self, name)
             if value is None and name != "packet":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**40:
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PACKET:
                 raise Invalid(f"{name}: expected a whole number from 1 on, got {quote(value)}")
             if name != "packet" and value > MAX_RADIX:
                 raise Invalid(f"{name}: at most {MAX_RADIX}, got {value}; null stands for no limit")
@@ -135,8 +136,11 @@ def places_named(topology: Topology, name: str) -> Longs:
     for place in topology.places[: topology.ranks]:
         components = place.split("/")[:-1]
         at = next((i for i, component in enumerate(components) if component.rstrip("0123456789") == name), None)
-        key = "" if not name else None if at is None else "/".join(components[: at + 1])
-        place_numbers.append(-1 if key is None else number_of.setdefault(key, len(number_of)))
+        if name and at is None:
+            place_numbers.append(-1)
+            continue
+        path = "/".join(components[: at + 1]) if name and at is not None else ""  # of the place; "": that of all ranks
+        place_numbers.append(number_of.setdefault(path, len(number_of)))
     return np.array(place_numbers, np.int64)
 
 

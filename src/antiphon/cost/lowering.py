@@ -70,7 +70,7 @@ def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Lowerin
         steps += bool(len(combining_steps) and combining_steps.max() == schedule.step.max())
     if kind == COPIES:
         steps += len(distinct(combining_steps)) * repeats
-    copies = _most_messages(schedule, lowering != kind) * repeats if kind == COPIES else 0.0
+    copies = _most_messages(schedule, pull=lowering != kind) * repeats if kind == COPIES else 0.0
     return LoweringWork(steps, copies, float(barriers.timeline.total))
 
 
@@ -172,6 +172,7 @@ class _Lowered:
         )  # fmt: skip
 
     def _terms(self, name: str, nbytes: int) -> dict[str, float]:
+        """Return the terms of a lowering; copy engines have no ramp."""
         terms = self.work[name].seconds(self.costs[name], nbytes)
         if self.gpu is not None and not name.startswith(COPIES):
             terms["ramp"] = self.gpu.ramp_seconds(terms["bandwidth"])

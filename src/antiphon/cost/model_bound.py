@@ -62,6 +62,7 @@ def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: st
     gpu = figures.gpu if by == "alpha-beta" else None
 
     def with_ramp(bound: SecondsBySize, profile: Profile, *, unaided: bool, in_switches: bool = False) -> SecondsBySize:
+        """Return the bound with the ramp of the profile's bandwidth bound added, if a ramp is certain."""
         if gpu is None:
             return bound
         moving = proofs.moving_seconds(profile, unaided=unaided)

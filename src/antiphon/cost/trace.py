@@ -195,8 +195,9 @@ def _write_path(writer: TraceWriter, traced_messages: Sequence[TracedMessage]) -
     """Write one track with the messages of the path, each starting where the previous one has landed."""
     tid, end = writer.add_track(PATH, "critical path"), 0.0
     for traced_message in traced_messages:
-        begin = max(end, traced_message.sent[0])
-        end = max(begin, traced_message.received[1])
+        (sent, _), (_, received) = traced_message.sent, traced_message.received
+        begin = max(end, sent)
+        end = max(begin, received)
         writer.add_interval(
             "critical", traced_message.title, (PATH, tid), (begin, end), traced_message.facts, marked=True
         )

@@ -104,7 +104,8 @@ def analyse(schedule: Schedule) -> Analysis:
     """
     is_needed = np.isin(np.arange(schedule.collective.blocks), schedule.collective.relation.post_block)
     if (gap := schedule.chunks.find_gap(schedule.collective.weights * is_needed)) is not None:
-        raise Invalid(gap[0])
+        why, _ = gap
+        raise Invalid(why)
     inputs, outputs = _find_ends(schedule)
     rows = schedule.transfers
     cells, cell_number = _cell_keys(schedule, inputs, outputs)
@@ -129,8 +130,8 @@ def analyse(schedule: Schedule) -> Analysis:
         level * (max_operands + 1) + (max_operands - count), (int(level.max(initial=0)) + 1) * (max_operands + 1)
     )
     return Analysis(
-        schedule, chunk, inputs, outputs,
-        grouped.dst[grouped.head][order], level[order], begin[order], count[order], operand, row,
+        schedule, cell_chunk=chunk, inputs=inputs, outputs=outputs, dst=grouped.dst[grouped.head][order],
+        level=level[order], first=begin[order], count=count[order], operand=operand, row=row,
     )  # fmt: skip
 
 
@@ -237,7 +238,9 @@ def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows
     size = np.diff(np.append(head, len(order)))
     copy = (schedule.op[order] == COPY).astype(np.int64)
     copies = np.add.reduceat(copy, head) if len(head) else copy
-    return _Rows(order, src[order], dst[order], level[order], head, size, copies > 0, (copies > 0) & (size > 1))
+    return _Rows(
+        order, src[order], dst[order], level[order], head, size, copies=copies > 0, races=(copies > 0) & (size > 1)
+    )
 
 
 def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:

@@ -58,7 +58,6 @@ def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
     >>> side.rank, side.block, side.start, side.size
     (array([0, 0, 1]), array([0, 2, 1]), array([0, 2, 0]), array([5, 1, 0]))
     """
-    assert collective.weights is not None
     ranks, blocks = distinct_pairs(rank, block)
     # All buffers end to end: where each pair begins, then where each rank's buffer begins.
     begins = np.concatenate([[0], np.cumsum(collective.weights[blocks])])
@@ -105,8 +104,8 @@ def elements_of(collective: Collective, unit: int) -> Longs:
     >>> elements_of(Collective("allgather", 3, weights=[2, 1, 3]), 10)
     array([20, 10, 30])
     """
-    assert collective.weights is not None
-    in_some_buffer = collective.weights <= collective.buffer_weight  # the others could overflow
+    # A block that is heavier than every buffer is in none; its elements might not fit int64.
+    in_some_buffer = collective.weights <= collective.buffer_weight
     return np.where(in_some_buffer, collective.weights, 0) * np.int64(unit)
 
 

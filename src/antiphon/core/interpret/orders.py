@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 
 Hashes = NDArray[np.uint64]
 NOTHING = ""  # the order of a schedule that combines nothing
-_LANES = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F]], np.uint64)  # seeds of the two 64-bit halves of a hash
+_SEEDS = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F]], np.uint64)  # seeds of the two 64-bit halves of a hash
 
 
 def order_of_combining(schedule: Schedule | Analysis) -> str | None:
@@ -62,20 +62,21 @@ def _hash_cells(analysis: Analysis) -> Hashes:
     hashes = np.zeros((2, len(analysis.cell_chunk)), np.uint64)
     # An input is identified by its contribution number, in a reducescatter the rank, which is the same for all blocks.
     leaves = least_ids(analysis.schedule)[analysis.inputs.pair].astype(np.uint64)
-    hashes[:, analysis.inputs.cell] = _mix_bits(np.add(leaves, _LANES))
+    hashes[:, analysis.inputs.cell] = _mix_bits(np.add(leaves, _SEEDS))
     bounds = pointers(analysis.level, analysis.levels)
     # A node's hash mixes its operands' hashes with their positions, so a different order gives a different hash.
     # Levels follow a chunk's steps, and each reads its operands before it writes: `hashes` is of the current values.
-    for first_group, last_group in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        count, begin = analysis.count[first_group:last_group], analysis.first[first_group:last_group]
+    for begin_group, end_group in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        count, begin = analysis.count[begin_group:end_group], analysis.first[begin_group:end_group]
         position = concat_ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)
         operand_hash = hashes[:, analysis.operand[concat_ranges(begin, count)]]
         first_operand = np.cumsum(count) - count
         sums: Hashes = np.add.reduceat(
-            _mix_bits(operand_hash + (position + np.uint64(1)) * _LANES), first_operand, axis=1
+            _mix_bits(operand_hash + (position + np.uint64(1)) * _SEEDS), first_operand, axis=1
         )
         node = _mix_bits(np.bitwise_xor(sums, count.astype(np.uint64)))
-        hashes[:, analysis.dst[first_group:last_group]] = np.where(count > 1, node, operand_hash[:, first_operand])
+        # A group of one operand is a copy, which keeps the operand's hash.
+        hashes[:, analysis.dst[begin_group:end_group]] = np.where(count > 1, node, operand_hash[:, first_operand])
     return hashes
 
 

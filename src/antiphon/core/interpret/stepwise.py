@@ -170,10 +170,10 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
         marks = [*np.flatnonzero(run_starts(analysis.level[groups])).tolist(), len(groups)]
         width = max(budget // (rows * job.dtype.itemsize), SHORT)
         yield _Batch(
-            rows, length, min(width, length), row_of_cell[analysis.dst[groups]], analysis.first[groups],
-            analysis.count[groups], list(pairwise(marks)), operand,
-            in_order[in_ends[batch] : in_ends[batch + 1]], out_order[out_ends[batch] : out_ends[batch + 1]],
-            row_of_cell,
+            rows, length, width=min(width, length), dst=row_of_cell[analysis.dst[groups]],
+            first=analysis.first[groups], count=analysis.count[groups], levels=list(pairwise(marks)), operand=operand,
+            inputs=in_order[in_ends[batch] : in_ends[batch + 1]],
+            outputs=out_order[out_ends[batch] : out_ends[batch + 1]], row_of_cell=row_of_cell,
         )  # fmt: skip
 
 
@@ -194,7 +194,8 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
-    # Chunks of at least 3/4 of the longest of a kind share it, so that rows waste little padding; so do all short ones.
+    # Chunks of at least 3/4 of the longest of a kind share it, so that rows waste little padding; so do all short ones,
+    # of up to SHORT // 4 elements.
     sizes, length_index = np.unique(job.length, return_inverse=True)
     kinds = np.zeros(len(sizes), np.int64)
     kind, kind_length = 0, int(sizes[-1])

@@ -102,7 +102,7 @@ def paths(messages: Messages, topology: Topology) -> Paths:
         return _with_joints(messages, topology)
     routes = resolve_routes(schedule, topology, messages.row)
     route = routes.route
-    alpha = np.where(route >= 0, latencies(topology, routes.table)[route], 0.0)
+    alpha = np.append(latencies(topology, routes.table), 0.0)[route]  # route -1, within a rank, takes the last: 0
     return Paths(messages, topology, routes.table, route, alpha)
 
 
@@ -111,7 +111,7 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
     once."""
     schedule, message_of_row = messages.schedule, messages.of_row
     routes = resolve_routes(schedule, topology)
-    row_latency = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
+    row_latency = np.append(latencies(topology, routes.table), 0.0)[routes.route]  # route -1 takes the last: 0
     # Latency of a message: the maximum over its rows; for rows of one route all are equal.
     alpha = np.zeros(len(messages))
     np.maximum.at(alpha, message_of_row, row_latency)

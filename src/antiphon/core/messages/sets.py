@@ -85,9 +85,9 @@ def sets(waits: Waits) -> Sets:
     ([2, 3], [0, 0])
     """
     count = len(waits)
-    # Stage 1: all pairs (awaited message, condition), with the item that each adds to the condition's set.
-    message, condition = waits.pairs("need")
-    # target: the condition that waits for the message
+    message, condition = waits.pairs("need")  # the waits: this message needs this condition
+    # Stage 1: all pairs (awaited message, target: the condition that waits for it), with the item that each adds to the
+    # condition's set.
     (arriving, arrived_target), (leaving, left_target) = waits.pairs("done"), waits.pairs("left")
     awaited, target = np.concatenate([arriving, leaving]), np.concatenate([arrived_target, left_target])
     item = np.concatenate([2 * arriving, 2 * leaving + 1])

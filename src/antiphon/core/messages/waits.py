@@ -144,8 +144,11 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     if sent == LEFT:
         own_ptr = np.arange(count + 1, dtype=np.int32)
         of_source, of_receiver = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))
-        return Waits(own_ptr, of_receiver, own_ptr, of_source, NONE, need, before)
-    return Waits(NONE, ends.ravel(), NONE, NONE, NONE, need, before)
+        return Waits(
+            done_ptr=own_ptr, done=of_receiver, left_ptr=own_ptr, left=of_source, need_ptr=NONE, need=need,
+            before=before,
+        )  # fmt: skip
+    return Waits(done_ptr=NONE, done=ends.ravel(), left_ptr=NONE, left=NONE, need_ptr=NONE, need=need, before=before)
 
 
 def _wait_for_versions(messages: Messages) -> Waits:

@@ -95,9 +95,9 @@ def cells_of(program: Program) -> Cells:
     length = end - begin
     if float(length.astype(np.float64).sum()) > MOST_STRETCHES:
         raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
-    counts = [len(low), len(input_side.block), len(output_side.block), len(program.finish_base)]
-    cuts = np.cumsum([0, *counts])
-    finish_cut = cuts[3]  # the finish table begins here
+    part_count, input_count, output_count = len(low), len(input_side.block), len(output_side.block)
+    cuts = np.cumsum([0, part_count, input_count, output_count, len(program.finish_base)])
+    *_, finish_cut, _ = cuts  # the finish table begins here
     # Stage 2: expand each interval to its atoms; a cell is a distinct pair (view, atom).
     view, (region, shift), slot_reuses = _find_views(program, input_side, output_side, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
@@ -109,9 +109,9 @@ def cells_of(program: Program) -> Cells:
     inputs, outputs, finish = (slice(a, b) for a, b in pairwise(borders[1:]))
     operations = program.operations
     # Inputs are written before the first operation, outputs are read after the last.
-    op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
+    op = np.concatenate([program.part_op, np.repeat([-1, operations], [input_count, output_count])])
     before_finish = slice(0, finish.start)
-    is_write = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
+    is_write = np.concatenate([writes(program), np.repeat([True, False], [input_count, output_count])])
     same_pieces = np.full(finish_cut, -1, np.int64)
     # Only parts of the same interval in the same view have the same pieces, so only these may go piece by piece.
     pipelined = np.flatnonzero(program.pieces[program.part_op] > 1)
@@ -130,7 +130,7 @@ def cells_of(program: Program) -> Cells:
     return Cells(
         program=program, input_side=input_side, output_side=output_side, operations=operations,
         inputs=inputs, outputs=outputs, op=op[rows], row=row_in_table, cell=cell[before_finish], written=is_write[rows],
-        same_pieces=same_pieces[rows], first_access=(ends - length)[: counts[0]], access_count=length[: counts[0]],
+        same_pieces=same_pieces[rows], first_access=(ends - length)[:part_count], access_count=length[:part_count],
         finish_cell=cell[finish], finish_row=row[finish] - finish_cut, memory=memory, stretches=stretches,
         in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
         slot_reuses=slot_reuses,
@@ -229,7 +229,7 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     part_rows, nonempty = part_rows[low < high], low < high
     op, base = program.part_op[part_rows], program.part_base[part_rows]
     slot, origin = slot_of(program, base), points[program.base_origin[base]]
-    end = np.where(program.pieces[op] > 1, high[nonempty], 0)
+    end = np.where(program.pieces[op] > 1, high[nonempty], 0)  # 0: not in pieces, so ends may differ
     # By slot, then operation: a generation ends where the origin or the end changes.
     order = np.lexsort((end, origin, op, slot))
     slot, op, origin, end = slot[order], op[order], origin[order], end[order]

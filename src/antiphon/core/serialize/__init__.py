@@ -95,6 +95,7 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
                 plan = decode(data, PlanRow)
                 machine, value = plan.topology, plan_in(plan)
         except Invalid as error:
+            # The error is about an entry of `links`, or a number in it, that has the wrong type.
             hint = _LINK if re.search(r"\blinks\[[0-9]+\](\[[0-9]\])?: expected", str(error)) else ""
             raise Invalid(f"{locate(str(error), data)}{error}{hint}") from None
         check_keys(data)  # no key twice: the decoder takes the last one silently

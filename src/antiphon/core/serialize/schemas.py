@@ -44,7 +44,7 @@ class AbilityRow(FileObject):
     switches: list[int]
     multicast: bool = False
     reduce: bool = False
-    through: bool = False  # multicasts and reductions may pass further switches
+    through: bool = False  # a combined value may leave by several links without reaching a rank in between
     own: bool = False  # the data of the rank that starts or ends a joint cross its link, too
     at_once: int = 0  # joints per step; 0: no limit
     operators: list[str] = []
@@ -63,7 +63,7 @@ class TopologyRow(FileObject, kw_only=True):
     name: str
     ranks: int
     switches: int = 0
-    unit: Exact | None = None  # bytes/s; bandwidths are its multiples
+    unit: Exact | None = None  # bandwidth of a unit link, in bytes/s; None: that of the slowest link
     types: list[TypeRow]
     links: list[tuple[int, int, int]]  # (source, destination, index into `types`)
     limits: list[LimitRow] = []
@@ -78,6 +78,8 @@ class WantedRow(FileObject):
 
 
 class BlockRow(FileObject, kw_only=True):
+    """A block of a custom collective: the ranks that begin with it (`pre`) and that must end with it (`post`)."""
+
     weight: int = 1
     pre: list[int | tuple[int, int]]  # ranks, or (rank, id of its contribution)
     post: list[int | WantedRow]  # ranks that want all contributions, or those listed

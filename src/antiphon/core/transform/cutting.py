@@ -141,7 +141,7 @@ def expand_separately(schedule: Schedule) -> tuple[Schedule, Ints]:
         return schedule, np.arange(schedule.steps, dtype=np.int32)
     piece_count = pieces_of(schedule)[schedule.chunk]
     bound = int(piece_count.max(initial=1)) + 1
-    # A message is identified by its original step and its number of pieces.
+    # For its steps a message counts by its original step and its number of pieces; sender and receiver do not matter.
     _, message = unique_inverse(schedule.step.astype(np.int64) * bound + piece_count, schedule.steps * bound)
     message_count = int(message.max(initial=0)) + 1
     # Order by expanded step, then by original message: pieces of different messages never share a step.

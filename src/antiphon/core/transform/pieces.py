@@ -90,10 +90,10 @@ class Cutting:
         # forwarded alone.
         for end in (schedule.src[rows], schedule.dst[rows]):
             cell = number_rows(end, self.chunk)
-            first = np.full(int(cell.max()) + 1, -1, np.int64)
-            first[cell] = stretch[self.message]
-            is_mixed = np.zeros(len(first), bool)
-            np.logical_or.at(is_mixed, cell, first[cell] != stretch[self.message])
+            example = np.full(int(cell.max()) + 1, -1, np.int64)  # per cell the stretch of one of its messages
+            example[cell] = stretch[self.message]
+            is_mixed = np.zeros(len(example), bool)
+            np.logical_or.at(is_mixed, cell, example[cell] != stretch[self.message])
             np.logical_and.at(is_uniform, self.message, ~is_mixed[cell])
         return is_uniform
 

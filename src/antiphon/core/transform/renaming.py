@@ -40,6 +40,8 @@ def relabel_collective(collective: Collective, new_rank: Longs) -> tuple[Collect
     position[np.argsort(renamed_members)] = np.arange(len(renamed_members))
     roots = tuple(new_rank[list(collective.roots)].tolist())
     m, r = len(renamed_members), max(len(roots), 1)
+    # Numbers of blocks, with positions among members and roots. Scatter: member * r + root; gather: root * m + member;
+    # alltoall: receiver * m + sender.
     block = np.arange(collective.blocks)
     if collective.kind in ("allgather", "reducescatter"):
         block = position

@@ -46,6 +46,7 @@ class SumRelation:
         return {root: self._copies({root: dests}) for root, dests in receivers.items() if set(dests) - {root}}
 
     def _receivers_of(self, source: int) -> list[int]:
+        """Return the ranks whose sums include the input of `source`."""
         return [rank for rank, ranks in self.sources.items() if source in ranks]
 
     def _copies(self, receivers: Mapping[int, Iterable[int]]) -> Collective:

@@ -152,6 +152,7 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.WalkOutc
     is_undecided = outcome.shared.copy()
     is_undecided[batch.post_owner[batch.post_want >= 0]] = True
     is_wrong = (outcome.count[batch.post] != contribution_count[batch.post_owner]) & ~is_undecided[batch.post_owner]
+    # One wrong cell suffices, so exact sets are needed only if counting finds none.
     if not is_wrong.any() and is_undecided.any():
         for owners in _group_chunks(np.flatnonzero(is_undecided), batch, contribution_count):
             chunk_rows = batch.only(owners).compact()
@@ -186,7 +187,7 @@ def _explain_cell(schedule: Schedule, batch: ChunkRows, post: int) -> Fault:
     chunk_rows = batch.only(np.array([owner])).compact()
     row = int(np.flatnonzero(chunk_rows.post_rank == rank)[0])
     ids, per_chunk, max_count = sets.number_contributions(chunk_rows, schedule.collective.relation.wants)
-    names = dict(zip(ids.tolist(), chunk_rows.pre_id.tolist(), strict=True))
+    names = dict(zip(ids.tolist(), chunk_rows.pre_id.tolist(), strict=True))  # number in the chunk -> id
     want = chunk_rows.post_want[row]
     listed = schedule.collective.relation.wants[want] if want >= 0 else tuple(names.values())
     expected = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)

@@ -65,6 +65,7 @@ def _track_order(batch: ChunkRows) -> int:
         cell, read, row = cell[order], read[order], row[order]
         is_next = cell[1:] == cell[:-1]  # of the same combination as the operand before
         overlaps = is_next & (highest[read[:-1]] >= lowest[read[1:]])
+        # A row that brings one of the two operands; at most one of them is brought by none (-1), the cell's own value.
         spoiling: Longs = np.where(overlaps, np.maximum(row[1:], row[:-1]), -1)
         first = np.flatnonzero(np.concatenate([[True], ~is_next]))
         spoiled = np.maximum(spoiled_by[read], np.concatenate([[-1], spoiling]))

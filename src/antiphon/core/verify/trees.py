@@ -37,8 +37,8 @@ class _Walk:
         self.batch = batch
         self.count = np.zeros(batch.cells, np.int64)
         self.value = np.zeros(batch.cells, np.int64)  # per cell, the identity of its value
-        top = int(batch.pre_id.max(initial=0)) + 1
-        names, identity = unique_inverse(batch.pre_owner * top + batch.pre_id, len(batch.chunks) * top)
+        id_bound = int(batch.pre_id.max(initial=0)) + 1
+        names, identity = unique_inverse(batch.pre_owner * id_bound + batch.pre_id, len(batch.chunks) * id_bound)
         np.add.at(self.count, batch.pre, 1)
         self.value[batch.pre] = identity
         self.identities = len(names)
@@ -103,9 +103,10 @@ class _Walk:
         merged[several] = self._new_identities(int(np.count_nonzero(several)))
         return rows[first], dst[first], sums, merged, reduces[first]
 
-    def _new_identities(self, number: int) -> Longs:
-        self.identities += number
-        return np.arange(self.identities - number, self.identities)
+    def _new_identities(self, count: int) -> Longs:
+        """Return this many identities that no value has yet."""
+        self.identities += count
+        return np.arange(self.identities - count, self.identities)
 
     def _use_identities(self, values: Longs, rows: Longs) -> None:
         """Mark identities as operands of a reduction; a second use marks the chunk as `shared`."""

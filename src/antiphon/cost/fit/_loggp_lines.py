@@ -64,6 +64,7 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
     u = x / scale
     for _ in range(REWEIGHTINGS):
         total = weights.sum(1) + NOT_ZERO
+        # The weighted least-squares line, from the weighted means of u and y and the deviations from them.
         mx, my = row_dot(weights, u) / total, row_dot(weights, y) / total
         du, dy = u - mx[:, None], y - my[:, None]
         spread = row_dot(weights, du**2)

@@ -97,6 +97,8 @@ class Medians:
         """The standard error of each entry of `flat`: one fraction of the measured time for all entries of a kind."""
         relative = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
         if len(self.sizes) >= MIN_SIZES_FOR_LINES or not all(self.scatter.values()):
+            # The scatter of a signal about lines counts as the error of one kind: of the only one in it, or of the kind
+            # that it has besides "one".
             seconds, factors = self._seconds_by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
             relative["one"] = max(relative["one"], self._error_about_lines("half", seconds, factors))
             for name, kind in (("gap", "many"), ("o_s", "delayed"), ("o_r", "server")):
@@ -133,7 +135,7 @@ class Medians:
         y, sd = self.signal(name), np.sqrt(row_dot(self.maps[name] ** 2, flat**2))
         s = self.sizes
         # Distance of each size from the line through its neighbours, over the deviation of that distance.
-        t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])
+        t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])  # where the size lies between its neighbours, from 0 to 1
         deviation = y[1:-1] - (1 - t) * y[:-2] - t * y[2:]
         expected_deviation = np.sqrt(sd[1:-1] ** 2 + ((1 - t) * sd[:-2]) ** 2 + (t * sd[2:]) ** 2)
         return float(np.median(np.abs(deviation) / expected_deviation)) / NORMAL_MEDIAN
@@ -270,7 +272,8 @@ def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
     """Return the relative error of one median; 0 if there are too few repetitions.
 
     For normal errors: 1.25 standard deviations over the root of the repetitions, but no less than a clock resolves.
-    The last factor corrects for the small sample from which the deviation is estimated.
+    The last factor corrects for the small sample from which the deviation is estimated; it is near n / (n - 0.8), which
+    Croux and Rousseeuw (1992) use.
     """
     if len(rows) < MIN_REPETITIONS:
         return 0.0

@@ -41,6 +41,7 @@ def genmodel_profile(
     profile = Profile(
         name,
         alpha={} if alpha is None else {kind: round_portably(alpha / links)},
+        # A fraction of short numbers, nearer than any measurement, instead of one of 2^52 or more.
         bandwidth_factor={} if factor is None else {kind: factor.limit_denominator(10**9)},
         incast={kind: Incast(epsilon or 0.0, int(fit.w_t.value or 0))} if has_incast else {},
         gamma=usable.get("gamma") or 0.0,

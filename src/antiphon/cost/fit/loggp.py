@@ -270,6 +270,7 @@ class _Fitter:
                 break
             most_negative = min(
                 negative_columns,
+                # the least value in units of its deviation, which is not 0 then
                 key=lambda c: self._row_value(fitted_rows[c]) / (self._row_deviation(fitted_rows[c]) or 1e-300),
             )
             negative[most_negative] = fitted_rows[most_negative]
@@ -316,7 +317,7 @@ class _Fitter:
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
 
         def lines(columns: Sequence[int]) -> Floats:
-            # Without sizes that ports limit, g (column 0) cannot be fitted.
+            # Columns 2 and 3 are always fitted. Without sizes that ports limit, g (column 0) cannot be.
             chosen = [column for column in (*columns, 2, 3) if column or port_limited.any()]
             out = np.zeros((4, len(medians.flat)))
             out[chosen] = matmul(pseudo_inverse(design[:, chosen] * root[:, None]) * root, matrix)

@@ -131,6 +131,7 @@ def _halving_steps(plan: NamedAlgorithm, n: int) -> list[EqualSteps]:
 
 
 def _parse_fanins(name: str, n: int) -> tuple[int, ...]:
+    """Return the fan-ins in a name such as 6x2; their product must be n."""
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})+", name):
         raise unknown("plan", name, [*NAMES, LEVELS])
     fanins = tuple(map(int, name.split("x")))

@@ -106,6 +106,7 @@ def _parse_addition_time(row: Mapping[str, str], line: int) -> AdditionTime:
 
 def parse_whole(text: str, label: str, minimum: int) -> int:
     """Parse a whole number from `minimum` to MAX_COUNT."""
+    # longer texts are above MAX_COUNT, and very long ones take `int` long
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
     if not minimum <= number <= MAX_COUNT:
         raise Invalid(f"{label}: expected a whole number from {minimum} to {MAX_COUNT}, got {quote(text)}")

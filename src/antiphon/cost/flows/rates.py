@@ -150,6 +150,7 @@ class FlowsInTransit:
             flows, rate, old, bottleneck = flows[differs], rate[differs], old[differs], bottleneck[differs]
         else:
             self.lost[flows] += self.loss_rate[flows] * (now - self.since[flows])
+            # The share of its time by which incast lengthens the transfer of a byte over the bottleneck.
             self.loss_rate[flows] = 1 - self.tables.cost[bottleneck] / self.seconds_per_byte(bottleneck)
         self.remaining[flows] = np.maximum(self.remaining[flows] - old * (now - self.since[flows]), 0.0)
         self.since[flows], self.rate[flows], self.bottleneck[flows] = now, rate, bottleneck
@@ -183,6 +184,7 @@ class FlowsInTransit:
         users[is_padding] = 0
         rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
+        # Each round settles a flow at least: the link that offers least of all is a bottleneck of all its flows.
         while len(open_flows):
             # Equal share of every link on every flow's path; the smallest of them limits the flow.
             offered = (capacity_left / np.maximum(users, 1))[used_links]

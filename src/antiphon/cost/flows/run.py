@@ -105,8 +105,9 @@ class FlowSimulation:
             self._process_moment(now, ended, _concatenate(due[_EXPIRES]), _concatenate(due[_COMBINED]), NOTHING)
         network = self.network
         return Moments(
-            self.ready, self.begin, self.sent, network.bottleneck, network.lost,
-            self.possible, self.combine, self.written_at, self.before, self.moments,
+            self.ready, self.begin, self.sent, bottleneck=network.bottleneck, lost=network.lost,
+            possible=self.possible, combine=self.combine, written_at=self.written_at, before=self.before,
+            count=self.moments,
         )  # fmt: skip
 
     def _process_moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:

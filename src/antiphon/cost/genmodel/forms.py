@@ -110,7 +110,7 @@ def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
     get the result at the end. That is one more step with all data each way, and K instead of N elsewhere, as in section
     2.1 of the paper; its Table 2 keeps N. The paper gives only the allreduce: Unsupported for its halves.
     """
-    core = 1 << (_check_servers(n).bit_length() - 1)
+    core = 1 << (_check_servers(n).bit_length() - 1)  # K
     steps = core.bit_length() - 1
     if core == n:
         return _pairwise_steps(steps, (n - 1) / n, nbytes, tier, server, collective)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs, distinct, order_of, run_starts, unique_inverse
+from antiphon.core.columns import TABLE_PER_ROW, Floats, Longs, distinct, order_of, run_starts, unique_inverse
 from antiphon.core.messages import Messages
 from antiphon.core.stairs import upper_envelope
 
@@ -108,8 +108,8 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
         return Runs(key, low, high, tuple(columns))
     if are_single_segments(low, high):
         position = key * count + low
-        # If a table of all (key, segment) has at most 4 elements per run, adding up in it is faster than sorting.
-        if (int(key.max()) + 1) * count <= 4 * len(key):
+        # If a table of all (key, segment) has few elements per run, adding up in it is faster than sorting.
+        if (int(key.max()) + 1) * count <= TABLE_PER_ROW * len(key):
             used_positions = np.flatnonzero(np.bincount(position))
             sums = tuple(np.bincount(position, weights=column)[used_positions] for column in columns)
             return Runs(used_positions // count, used_positions % count, used_positions % count + 1, sums)

@@ -21,7 +21,7 @@ except ImportError:
 
 
 def compiled(function: F) -> F:
-    """Compile the function at its first call."""
+    """Compile the function at its first call. Divisions by 0 give infinity, as in NumPy, and the GIL is released."""
     if numba is None:
         return function
     jitted: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)

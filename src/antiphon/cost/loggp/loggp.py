@@ -79,6 +79,7 @@ def loggp(  # noqa: PLR0913 (every option of the model)
         loaded_profile, fidelity=fidelity, contention=contention, device_radix=device_radix, node_radix=node_radix,
         cpu=cpu, sent=sent, eager=eager, meaning=meaning,
     )  # fmt: skip
+    # Imported here, as these load Numba (compiled.py).
     from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of
 

@@ -142,6 +142,7 @@ def max_simultaneous(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) 
         i = 0  # position of a among the senders to b
         while i < source_count[b] and sources[b, i] != a:
             i += 1
+        # Two messages from one rank to another in a step, neighbours in their order: sources would count them as one.
         is_repeated = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
         if i == limit or sends[a] > limit or is_repeated:
             return unknown, unknown

@@ -90,7 +90,7 @@ class Simulation:
             return False
         outcome = self.run(nbytes, record=False, stop=(seconds - local) * (1 + SLACK))
         if self.is_large and math.isfinite(outcome.seconds):
-            self.unlogged[nbytes] = outcome
+            self.unlogged[nbytes] = outcome  # a prediction of this size then needs no further run
         return max(outcome.seconds, self.work.capacity * nbytes) + local < seconds
 
     def _port_seconds(self, nbytes: int) -> float:
@@ -298,7 +298,7 @@ class Simulation:
         kind = self.work.cost_class[path]
         until_sent = np.zeros(len(path), np.bool_)  # the next message waited only until this one had left
         until_sent[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
-        # With processors a message has left before its bytes move, as these occupy the receiver: they are not on the path.
+        # With processors a message has left before its bytes move, as these occupy the receiver: not on the path.
         terms_by_message = {
             "overhead": cost.send[kind] + np.where(until_sent, 0.0, cost.receive[kind]),
             "latency": np.where(until_sent, 0.0, cost.latency[kind]),

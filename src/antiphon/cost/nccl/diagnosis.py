@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from statistics import mean, median
+from typing import NamedTuple
 
 import msgspec
 
@@ -63,25 +64,37 @@ DEGREES = tuple(0.96 * 0.93**i for i in range(56))  # fractions of the bandwidth
 HOPS = (2.0, 4.0, 8.0, 16.0)  # factors on the latency of network hops that are tried
 LAUNCHES = tuple(2e-6 * 1.15**i for i in range(45))  # seconds per call that are tried: 2 us to 0.9 ms
 BANDS = ("small sizes", "medium sizes", "large sizes")
-# Kind of fault -> what the user should check, and its signs in a log: a variable with its value (*: any), or words that
-# the reader of the log (formats) uses for a line.
-CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "nvls-off": (
+
+
+class FaultCheck(NamedTuple):
+    """What the user should check for a kind of fault, and its signs in a log.
+
+    A sign is a variable with its value (*: any), or words that the reader of the log (formats) uses for a line.
+    """
+
+    advice: str
+    signs: tuple[str, ...] = ()
+
+
+CHECKS: Mapping[str, FaultCheck] = {
+    "nvls-off": FaultCheck(
         "NCCL_NVLS_ENABLE, nvidia-fabricmanager; NCCL_DEBUG=INFO logs NVLS", ("no NVLS", "NCCL_NVLS_ENABLE=0"),
     ),
-    "protocol": ("unset NCCL_PROTO", ()),
-    "algorithm": ("unset NCCL_ALGO", ()),
-    "launch": ("CPU affinity and frequency, one process per GPU, NCCL_DEBUG off", ()),
-    "links": (
+    "protocol": FaultCheck("unset NCCL_PROTO"),
+    "algorithm": FaultCheck("unset NCCL_ALGO"),
+    "launch": FaultCheck("CPU affinity and frequency, one process per GPU, NCCL_DEBUG off"),
+    "links": FaultCheck(
         "nvidia-smi nvlink -s (rocm-smi --shownodesbw), NCCL_MAX_NCHANNELS, clocks",
         ("NCCL_MAX_NCHANNELS=*", "NCCL_MAX_CTAS=*"),
     ),
-    "pcie": (
+    "pcie": FaultCheck(
         "NCCL_P2P_DISABLE, ACS and IOMMU, nvidia-fabricmanager; NCCL_DEBUG=INFO logs 'via SHM'",
         ("host memory", "NCCL_P2P_DISABLE=1", "NCCL_P2P_LEVEL=LOC"),
     ),
-    "cards": ("NCCL_IB_HCA, ibstat (links up, at full rate); NCCL_DEBUG=INFO logs the cards", ("NCCL_IB_HCA=*",)),
-    "network": (
+    "cards": FaultCheck(
+        "NCCL_IB_HCA, ibstat (links up, at full rate); NCCL_DEBUG=INFO logs the cards", ("NCCL_IB_HCA=*",),
+    ),
+    "network": FaultCheck(
         "TCP sockets in place of RDMA (NCCL_IB_DISABLE), GPUDirect (nvidia-peermem), ACS, congestion",
         ("sockets", "no direct memory access", "NCCL_IB_DISABLE=1", "NCCL_NET_GDR_LEVEL=0", "NCCL_NET=Socket"),
     ),
@@ -110,7 +123,8 @@ class MachineFault:
     @property
     def check(self) -> str:
         """What the user should check. With a `setting` the name is the kind of fault, "-" and the setting's value."""
-        return CHECKS[self.name.partition("-")[0] if self.setting else self.name][0]
+        kind = self.name.partition("-")[0] if self.setting else self.name
+        return CHECKS[kind].advice
 
     def at(self, collective: str, nbytes: int) -> OptionPrice:
         """Return the library's choice on the degraded machine; Unsupported if no option is left."""
@@ -121,7 +135,7 @@ class MachineFault:
 
     def is_named(self, sign: str) -> bool:
         """Return whether this sign of a log names the fault."""
-        signs = (self.setting,) if self.setting else CHECKS[self.name][1]
+        signs = (self.setting,) if self.setting else CHECKS[self.name].signs
         name, _, value = sign.rstrip(".").lower().partition("=")
         return any(pattern.lower() in (f"{name}={value}" if value else name, f"{name}=*") for pattern in signs)
 
@@ -298,6 +312,7 @@ def _list_faults_between(healthy: MachineFault, cards: int) -> Iterator[MachineF
         yield replace(
             healthy, name="cards", text=text, layout=replace(layout, card=layout.card * cards_in_use / cards), degrees=1
         )
+    # With slow hops, which have a factor of their own to fit, every fifth degree is enough.
     for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, factor) for d in DEGREES[::5] for factor in HOPS)]:
         rate = f"{format_bandwidth(degree * layout.card)} of {format_bandwidth(layout.card)}"
         slow_network = msgspec.structs.replace(network, hop={p: factor * seconds for p, seconds in network.hop.items()})

@@ -199,6 +199,7 @@ def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
 
 
 def _link_kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Return the kinds of these links, sorted. `links`: per link."""
     return tuple(sorted({machine.types[int(t)].kind for t in np.unique(machine.link_type[links])}))
 
 
@@ -286,7 +287,8 @@ def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) ->
     above = node_of < 0
     group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # each outer switch is at first its own group
     size = np.zeros(machine.nodes)  # 1 for one representative rank per node
-    size[np.unique(node_of[: machine.ranks], return_index=True)[1]] = 1
+    _, representative = np.unique(node_of[: machine.ranks], return_index=True)
+    size[representative] = 1
     cuts: set[tuple[int, float]] = set()
     while True:
         # Merge level by level up the tree of switches, until nothing changes.

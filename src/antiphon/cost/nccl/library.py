@@ -104,8 +104,9 @@ class LibraryModel:
             # the first option is MSCCL's; its time is that of NCCL's choice, the second, if it is priced `as_library`
             priced_as = options[1 if algorithm.as_library else 0]
             min_times[0] = self._least_seconds(priced_as, collective, nbytes, algorithm)
-        if options[0].seconds < min_times[0] * ROUNDING:
-            raise self._below_bound(options[0], collective, nbytes, min_times[0])
+        chosen, chosen_min_time = options[0], min_times[0]
+        if chosen.seconds < chosen_min_time * ROUNDING:
+            raise self._below_bound(chosen, collective, nbytes, chosen_min_time)
         return [option for option, least in zip(options, min_times, strict=True) if option.seconds >= least * ROUNDING]
 
     def _price_options(self, collective: str, nbytes: int) -> list[OptionPrice]:

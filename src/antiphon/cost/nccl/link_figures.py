@@ -46,6 +46,7 @@ def figures_by_protocol(costs: Costs, layout: NcclLayout, topology: Topology) ->
 
 def links_of_hop(layout: NcclLayout, topology: Topology) -> int:
     """Return the number of links that a hop within a node crosses."""
+    # A group with one rank per node has no links within nodes; then those of the machine count.
     return 2 if (layout if layout.local > 1 else wires_of(topology)).switched else 1
 
 
