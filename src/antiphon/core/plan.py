@@ -25,7 +25,7 @@ MAX_NAMED = 4  # planners in the representation of a plan
 MAX_NESTING = 32  # levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
 LIBRARY = "library"  # that of the program, such as its MPI: timed here as faster (not timed if "measured" is false)
-GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted to be faster than the schedule, which serves MPI and gloo
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted to be faster on GPUs; MPI and gloo use the schedule all the same
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from antiphon.cost.nccl.model import ProtocolFigures
 
 
+# The functions of BOUNDS share one signature, of which some need only a part.
+
+
 def _alpha_beta(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
     return proofs.with_barriers(profile)
 

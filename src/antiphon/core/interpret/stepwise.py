@@ -294,6 +294,7 @@ def _store_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
         target, rows = job.outputs[rank], batch.row_of_cell[ends.cell[rank_ends]]
         begin = job.output_begin[rank_ends] + low
         length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
+        # Long rows are copied straight from `cells`, unless they are divided first.
         values = cells[rows] if width <= SHORT or job.averages else cells
         if job.averages:
             values = average(values, ends.count[rank_ends][:, None])

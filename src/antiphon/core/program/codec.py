@@ -183,7 +183,7 @@ def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:
 
 
 def decode(data: bytes) -> list[Program]:
-    """Read the programs of a file and check their form; `check` checks their results. Linear.
+    """Read the programs of a file and check their form; prove.py checks their results. Linear.
 
     Raises Invalid if anything is damaged or inconsistent, Unsupported for another version.
     """

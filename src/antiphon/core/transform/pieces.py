@@ -1,4 +1,4 @@
-"""Predict the pieces into which a runtime cuts messages on its own, so that models price what it really sends.
+"""Predict the pieces into which a runtime cuts messages on its own, so that models price the messages that it sends.
 
 Some runtimes (our engine over MPI) send long messages in pieces even if the schedule asks for none. Input: a schedule,
 the runtime's rule (`Cuts`) and a message size. Output: the same schedule with explicit `pieces` per chunk.

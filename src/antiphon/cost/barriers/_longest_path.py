@@ -163,7 +163,7 @@ class SortedSchedule:
         return order_of(self.paths.use_message, max(len(self.messages), 1))
 
     def run(self, nbytes: int) -> Times:
-        """Compute all times, step by step: what a step reads was written in earlier steps."""
+        """Compute all times, step by step: the data that a step reads were written in earlier steps."""
         table, routing, version_table = self.messages, self.paths, self.versions
         rows, row_ptr, message_steps, row_steps, use_steps, queue_position = self._order
         read, write, of_row = version_table.read[rows], version_table.write[rows], table.of_row[rows]

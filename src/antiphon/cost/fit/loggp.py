@@ -91,7 +91,8 @@ class LogGPFit:
                 continue
             regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])  # one size
             o_s, o_r = (regime.line(name, s).item() for name in ("o_s", "o_r"))
-            # Server: per message o_r and the delay. Round trip: twice half of one, and what n messages take longer.
+            # Server: per message o_r and the delay. Round trips: one message there and back, and the time by which n
+            # messages take longer than one.
             if row.kind == SERVER:
                 out.append(row.n * (o_r + row.delay))
                 continue

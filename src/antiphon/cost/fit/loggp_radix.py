@@ -175,7 +175,7 @@ def _fit_candidates(n: Floats, seconds: Floats, is_large: bool) -> Iterator[_Can
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
             # `within`: position of the last message inside its turn. The third column's coefficient p is the
             # processor's time per message. That column also counts p * least_turn seconds per extra turn, and the
-            # second column what a turn takes beyond that. As no coefficient is negative, a turn lasts at least
+            # second column the rest of a turn's time. As no coefficient is negative, a turn lasts at least
             # p * least_turn: this bounds the processor's share of it.
             extra_turns = _count_extra_turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1

@@ -117,8 +117,8 @@ class FlowSimulation:
         """
         self.moments += 1
         first_ended, moving = ended, []
-        # Each iteration processes what the previous one made possible at this moment. Zero-length work (no bytes, no
-        # latency, nothing to combine) finishes at the same moment: iterate to a fixed point.
+        # Each iteration processes the events that the previous one made possible at this moment. Work of length 0 (no
+        # bytes, no latency, nothing to combine) ends at the same moment, so iterate until there are no more events.
         while len(ended) or len(expired) or len(written) or len(ready):
             # Order within a moment: last bytes arrive, values become writable, readers become ready, latencies end.
             startable, writable = self._mark_sent(now, ended), self._open_gates(ended, written)

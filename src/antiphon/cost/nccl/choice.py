@@ -1,4 +1,4 @@
-"""Price NCCL's options, each an algorithm with a protocol; NCCL chooses the fastest. `library` calls `price_options`.
+"""Price NCCL's options, each an algorithm with a protocol; NCCL chooses the fastest. library.py calls `price_options`.
 
 The algorithms, from NCCL's documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
 node reduce and multicast), CollNet (the network reduces), PAT (parallel aggregated trees; one rank per node). Each has
@@ -109,6 +109,7 @@ class Costs:
             return layout.local
         if protocol not in CHANNEL_BYTES:
             return 1
+        # As many as the bytes need, up to those of the largest calls, a multiprocessor for each.
         needed = ceil(nbytes / (CHANNEL_BYTES[protocol] * (layout.ranks if protocol == LL else 1)))
         return max(1, min(needed, occupied_multiprocessors(self, RING) or 1))
 
@@ -276,7 +277,8 @@ def price_option(
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(seconds, key=lambda name: seconds[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
-    moving = max(wire_seconds, seconds.get("cards", 0.0))  # without the ramp
+    # The ramp counts only as far as it lengthens the call: wire bytes that wait for the cards anyway hide it.
+    moving = max(wire_seconds, seconds.get("cards", 0.0))
     rest = {"hops": inside, "network": between, "bytes": moving, "ramp": seconds[limit] - moving}
     return _sum_terms(algorithm, protocol, costs, layout, nbytes, rest, limit)
 

@@ -63,7 +63,7 @@ OPTIONS = ("gpu", "network", "processes", "algorithm", "registered")
 _VERSION = re.compile(r"2\.([0-9]{1,2})(?:\.[0-9]{1,2})?", re.ASCII)
 OLDEST, NEWEST = 8, 32  # minor versions of NCCL 2 that are known; later ones count as the newest
 SINCE = {NVLS: 17, NVLS_TREE: 18, PAT: 23, SYMMETRIC: 27, COPIES: 28}  # the minor version that an algorithm came with
-# On these GPUs NCCL by default lets copy engines do allgathers of registered buffers above so many bytes.
+# On these GPUs NCCL by default lets copy engines do allgathers of registered buffers of more than MIN_COPIED bytes.
 COPYING_GPUS, MIN_COPIED = ("b200",), 8 * 2**20
 PROCESSES = PROCESS_PER_GPU, ONE_PROCESS = "each", "one"  # a process for each GPU, or one for all of a node
 NO_TABLE = (COLLNET, PAT, COPIES)  # algorithms that occur in no table of measurements
@@ -110,7 +110,8 @@ class LibraryModel:
         return [option for option, least in zip(options, min_times, strict=True) if option.seconds >= least * ROUNDING]
 
     def _price_options(self, collective: str, nbytes: int) -> list[OptionPrice]:
-        """Return all options: what takes precedence at this size, then the fastest first."""
+        """Return all options: first that which precedes NCCL's own choice at this size, if any (copy engines, or an
+        algorithm of MSCCL), then the fastest first."""
         if self.copies_by_default and collective == "allgather" and nbytes > MIN_COPIED:
             options = price_options(self.layout, self.costs, collective, nbytes, (*self.algorithms, COPIES))
             options.sort(key=lambda option: option.algorithm != COPIES)  # copies first; else in the same order

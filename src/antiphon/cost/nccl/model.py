@@ -133,7 +133,8 @@ class _CallPredictor:
     def price_protocols(self, nbytes: int) -> list[tuple[str, Prediction]]:
         """Return each protocol with the prediction of a call by it, the fastest first."""
         calls = [(name, self._price(name, predictor(nbytes), nbytes)) for name, predictor in self.by_protocol.items()]
-        # If one process launches so slowly that all protocols take as long, the one with the least other time is best.
+        # If one process launches so slowly that all protocols take equally long, the one is best whose other terms take
+        # least time, which leaves most of it to the launch.
 
         def order(call: tuple[str, Prediction]) -> tuple[float, float]:
             _, prediction = call
@@ -313,7 +314,7 @@ def protocol_figures(
     """Return the figures that `calls` may use for schedules among these ranks; raise Unsupported if none are known.
 
     Among all ranks there is one set of figures. A group has two: for schedules that send through other nodes, and for
-    those that do not.
+    those that do not. `by` has no influence; it is among the model's options, with which this is called.
     """
     overrides = {"gpu": gpu, "network": network, "processes": processes}
     figures = []

@@ -6,7 +6,7 @@ fastest. Its time depends on the fields of its entry:
 
     seconds, share      for allreduces on NDv4: fitted to the table of MSCCL's leaderboard (bench/fit_msccl.py)
     as_library          RCCL's predicted time, as its tables were measured with these algorithms on, as is the default
-    neither             the formulas of `choice` (hierarchical: two hops within a node, one between), not calibrated
+    neither             the formulas of choice.py (hierarchical: two hops within a node, one between), not calibrated
 
 Example: on 8 A100 of NDv4 an allreduce of 64 KB is in the range of "allpairs ll", so it takes its `seconds` plus bytes
 over (bandwidth * share).

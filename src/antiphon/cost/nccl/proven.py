@@ -62,6 +62,7 @@ class ProvedFigures:
 
         `share`: the fraction of the links' bandwidth, if it is not the protocol's; latency then counts as 0.
         """
+        # Symmetric kernels that multicast have NVLS as their "protocol".
         in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET) or option.protocol == NVLS
         key = (in_switches, option.algorithm == COPIES, option.protocol, share)
         if key not in self._bounds:
@@ -78,7 +79,9 @@ class ProvedFigures:
         topology, costs, layout = self.proofs.topology, self.costs, self.layout
         try:
             by_protocol = figures_by_protocol(costs, layout, topology)
-        except Unsupported:  # links within and between nodes have the same kind, so either's figures could apply
+        except Unsupported:
+            # Links within and between nodes have the same kind, so either's figures could apply. Without latencies and
+            # with all of the bandwidth the bound holds in any case.
             return self._complete_profile(figures={}, share=None)
         near = [kind for kind, _ in layout.inner]
         figures = dict(by_protocol.get(option.protocol, {}))

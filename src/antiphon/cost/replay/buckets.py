@@ -78,7 +78,7 @@ def ready_gradients(step: RecordedJob, recorded: Sequence[Gradient]) -> tuple[li
 def rebucket(step: RecordedJob, gradients: Sequence[Gradient], min_bytes: int) -> RecordedJob:
     """Return the step with buckets of at least `min_bytes` bytes. O(items).
 
-    The result has no lanes: it is to be replayed with `serial`, which makes them.
+    The result has no lanes: it is to be replayed with serial=True (steps.py), which makes a lane for each group.
     """
     sizes: list[tuple[float, int]] = []
     total = 0

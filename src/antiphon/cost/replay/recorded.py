@@ -90,10 +90,11 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
         max(trace.steps[k][1] - _step_begin(trace, k) for trace in by_rank.values()) for k in range(min(step_counts))
     ]
     notes = list(dict.fromkeys(note for trace in by_rank.values() for note in trace.notes))
-    size = max((group.size for group in groups), default=1)
-    if len(by_rank) < size:
+    largest_group = max((group.size for group in groups), default=1)
+    if len(by_rank) < largest_group:
         notes.append(
-            f"traces of {len(by_rank)} of {size} ranks: what these waited for the others counts as communication"
+            f"traces of {len(by_rank)} of {largest_group} ranks: what these waited for the others counts as "
+            "communication"
         )
     first = next(iter(by_rank.values()))
     job = RecordedJob(
