@@ -108,7 +108,9 @@ class _Traffic:
     The columns `window_index` and `kind_in_use` are pairs: in this window, a route of this kind is used.
     """
 
-    unpipelined: Loads  # for chunks of one piece; its `window_latency` is not filled in
+    # Loads without a number of pieces that all chunks share; if chunks differ, each has its own. `window_latency` is
+    # not filled in, as it depends on the machine.
+    unpipelined: Loads
     window_index: Longs  # index into the columns `window_...` of `unpipelined`
     kind_in_use: Longs  # index into `kind_routes`; -1: the data stay within a rank
     kind_routes: Routes  # one route of every kind
@@ -128,11 +130,10 @@ class _Traffic:
         )
 
     def latency_on(self, topology: Topology) -> Floats:
-        """Return the greatest latency, in seconds, of the routes in use at each of `window_step`."""
+        """Return the greatest latency, in seconds, of the routes in use in each window of `unpipelined`."""
         latency = np.zeros(len(self.unpipelined.window_step))
-        np.maximum.at(
-            latency, self.window_index, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use]
-        )
+        kind_latency = np.append(latencies(topology, self.kind_routes), 0.0)  # the last for kind -1, within a rank
+        np.maximum.at(latency, self.window_index, kind_latency[self.kind_in_use])
         return latency
 
     def envelopes(self, class_of: Ints, pieces: int) -> _Envelopes:
@@ -228,6 +229,7 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     same machine with other link speeds, which pricing by several protocols asks for.
     """
     uniform = isinstance(schedule.pieces, int)
+    # Columns are compared by identity, which costs nothing, the rest by value.
     rows = (topology.link_src, topology.link_dst, topology.link_type, *_columns_of(schedule))
     structure = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     cached = _traffic_cache.get(rows, structure)

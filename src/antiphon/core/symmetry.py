@@ -126,7 +126,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     kind, _ = _type_classes(topology)
     image = np.full(topology.links, -1, np.int64)
     limits_of = _limits_of(topology)
-    free = np.ones(topology.links, bool)
+    free = np.ones(topology.links, bool)  # links under no limit
     free[list(limits_of)] = False
     links = np.flatnonzero(free)
     src, dst = topology.link_src[links], topology.link_dst[links]
@@ -356,7 +356,7 @@ def _collect_bonds(
     """Return the bonds without limits, as `Bond` -> pairs (a, b) of nodes, and the links under limits by (src, dst,
     limits). Of a pair, a is the end whose links to the other have the greater word (`_number_words`)."""
     limited: dict[tuple[int, int, tuple[int, ...]], list[int]] = defaultdict(list)
-    free = np.ones(topology.links, bool)
+    free = np.ones(topology.links, bool)  # links under no limit
     for link, limits in limits_of.items():
         free[link] = False
         limited[int(topology.link_src[link]), int(topology.link_dst[link]), tuple(limits)].append(link)

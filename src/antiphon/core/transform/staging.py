@@ -216,6 +216,7 @@ def _find_borders(placement: Placement) -> tuple[Longs, Longs, Longs]:
     low, high = placement.bounds()
     low = low[low < high]
     stop = np.cumsum(where.end - where.begin)
+    # From positions along the spans to points of the line.
     span = np.searchsorted(stop, low, side="right")
     return where.begin, where.end, (where.end[span] - (stop[span] - low)).astype(np.int64)
 

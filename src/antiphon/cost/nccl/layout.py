@@ -102,7 +102,7 @@ def count_cards(machine: Topology) -> int:
     node_of = _node_of_all(machine, node_of_ranks(machine))
     leaving = {*np.flatnonzero((node_of[machine.link_src] == 0) & (node_of[machine.link_dst] != 0)).tolist()}
     shared = {frozenset(leaving.intersection(limit.links)) for limit in machine.limits} - {frozenset()}
-    # Of limits within limits (a card of several ports on a bus, say) only the innermost are cards.
+    # Of limits within limits (of cards, and of the bus that these are on) only the innermost are cards.
     cards = [links for links in shared if not any(other < links for other in shared)]
     return len(cards) + len(leaving.difference(*cards))
 

@@ -28,7 +28,7 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.bound_evaluator import BoundEvaluator
-from antiphon.cost.nccl.accuracy import error_at, missed_aim
+from antiphon.cost.nccl import accuracy
 from antiphon.cost.nccl.calls import CallFigures, shipped_calls
 from antiphon.cost.nccl.choice import (
     ALGORITHMS,
@@ -201,7 +201,8 @@ class LibraryModel:
         unmeasured = {COPIES, SYMMETRIC}  # the errors of other algorithms say nothing of these
         if unmeasured.intersection(self.algorithms) and self.choice(collective, nbytes).algorithm in unmeasured:
             return None
-        return error_at(collective, nbytes, self.layout.nodes, calibrated=bool(self.costs.gpu.calibrated_by))
+        calibrated = bool(self.costs.gpu.calibrated_by)
+        return accuracy.error_at(collective, nbytes, self.layout.nodes, calibrated=calibrated)
 
     def multiprocessors_used(self, collective: str, nbytes: int) -> int | None:
         """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
@@ -264,7 +265,7 @@ class LibraryModel:
                     "algorithm": best.algorithm,
                     "protocol": best.protocol,
                     "error": (error := self.error_at(collective, nbytes)),
-                    "error_above_aim": missed_aim(error, self.layout.nodes),
+                    "error_above_aim": accuracy.missed_aim(error, self.layout.nodes),
                     "terms": dict(best.terms),
                     "limit": best.limit,
                     "limited_by": self._attained_witness(collective, best, nbytes),
