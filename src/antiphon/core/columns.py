@@ -51,7 +51,8 @@ ROWS_PER_BATCH = 2**16  # so that the intermediate results of one batch stay in 
 TABLE_PER_ROW = 4  # a table of all possible values replaces a sort if it has at most so many entries per row
 WORD_BITS = 64
 SAFE_INT64 = 2**62  # two whole numbers below it still fit int64 when added
-HASH_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # odd; of multiply-xorshift hashes, whose overflow wraps on purpose
+# For multiply-xorshift hashes in other files: odd, so that no bit is lost; overflow wraps on purpose
+HASH_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 
 
 def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:

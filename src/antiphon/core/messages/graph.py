@@ -15,7 +15,7 @@ from antiphon.core.columns import SAFE_INT64, Bools, Floats, Ints, Longs, as_int
 from antiphon.core.messages.waits import Waits
 from antiphon.errors import Invalid, quote
 
-MOST_DEPENDENCIES = 2**27  # in a graph
+MOST_DEPENDENCIES = 2**27  # in a graph; checked by those who list them, before they fill the memory (formats)
 MOST_BYTES = 2**60  # of all messages together
 MAX_SHOWN = 8  # messages of a cycle that an error lists
 NOTHING = np.empty(0, np.int32)

@@ -100,15 +100,15 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
         raise Invalid(f"sent: expected {RECEIVED} or {LEFT}, got {quote(sent)}")
     if order == "rounds":
         return _wait_for_rounds(messages, messages.src, messages.dst, messages.ranks, sent)
-    data = _wait_for_versions(messages)
+    data_waits = _wait_for_versions(messages)
     if order == "data":
-        return data
+        return data_waits
     if level is None:
         raise Invalid("order streams: is by level; models that know levels offer it")
     # A rank on each level is a rank of its own for rounds: key = rank * width + level + 1 (level -1: within a rank).
     width = int(level.max(initial=0)) + 2
     src, dst = (end * np.int64(width) + level + 1 for end in (messages.src, messages.dst))
-    return _join_waits(data, _wait_for_rounds(messages, src, dst, messages.ranks * width, sent), len(messages))
+    return _join_waits(data_waits, _wait_for_rounds(messages, src, dst, messages.ranks * width, sent), len(messages))
 
 
 def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int, sent: str) -> Waits:

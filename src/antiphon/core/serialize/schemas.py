@@ -8,7 +8,7 @@ import msgspec
 
 VERSION = 1
 TOPOLOGY, COLLECTIVE, PLAN = "antiphon-topology", "antiphon-collective", "antiphon-plan"
-# Limits of counts in a file, so that a few bytes of text cannot claim gigabytes of memory.
+# Limits of counts in a file, so that a few bytes of text cannot claim gigabytes of memory. convert.py checks them.
 MAX_FILE_NODES = 2**20
 MAX_FILE_BLOCKS = 2**25  # `MAX_BLOCKS` of core/collective.py
 MAX_FILE_TYPES = 2**18  # link types; each takes about 25 times the memory of its text

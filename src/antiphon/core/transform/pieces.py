@@ -33,7 +33,7 @@ class Cuts:
     most: int  # pieces of a message at most
 
 
-NO_CUTS = Cuts(collectives=(), piece=1, most=1)  # cuts nothing
+NO_CUTS = Cuts(collectives=(), piece=1, most=1)  # the rule of runtimes that cut nothing
 
 
 class Cutting:

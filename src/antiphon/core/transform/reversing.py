@@ -78,6 +78,7 @@ def _dual_custom(collective: Collective) -> Collective:
     need = np.bincount(relation.post_block, minlength=collective.blocks)
     block_of_holder, _ = distinct_pairs(relation.pre_block, relation.pre_rank)
     holders = np.bincount(block_of_holder, minlength=len(have))
+    # A contribution that several ranks have, or several contributions that one rank has.
     replicas = (have > 1) & ((collective.contributions_per_block < have) | (holders < have))
     if len(relation.wants) or (((have > 1) & (need > 1)) | replicas).any():
         raise Unsupported("only a custom collective whose blocks go from one rank or to one rank can be inverted")

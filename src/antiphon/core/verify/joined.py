@@ -43,9 +43,9 @@ def find_joint_fault(
     ability_faults = branch_faults(joints, tree, topology, abilities)
     if ability_faults and (op or dtype):
         faults_without_data = branch_faults(joints, tree, topology, Abilities.of(topology, op=None, dtype=None))
-        data = " of ".join(word for word in (op, dtype) if word)
+        requested = " of ".join(word for word in (op, dtype) if word)
         for joint in ability_faults.keys() - faults_without_data.keys():
-            ability_faults[joint] = f"needs a switch to combine that cannot do {data}"
+            ability_faults[joint] = f"needs a switch to combine that cannot do {requested}"
     faults |= ability_faults
     for joint, fault in _find_overloads(schedule, joints, tree, topology, abilities).items():
         faults.setdefault(joint, fault)

@@ -20,10 +20,10 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.cost.loggp.compiled import compiled, inlined
 from antiphon.cost.loggp.heap import new_queue
 
-FAR_PAST = -1e300  # a time before all others
+FAR_PAST = -1e300  # a time before all others: when ports and NICs were last in use
 ROUNDING = 1e-12  # relative to the time so far: times closer than this are equal
-# Femtoseconds per second. Sums of whole femtoseconds are exact up to 9 s, so equal times compare equal however they
-# were computed.
+# Femtoseconds per second, the unit of the loops (run.py converts). Sums of whole femtoseconds are exact up to 9 s, so
+# equal times compare equal however they were computed.
 FEMTOSECONDS = 1e15
 
 

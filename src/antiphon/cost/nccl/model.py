@@ -240,10 +240,10 @@ def _count_fan(schedule: Schedule, node: Longs) -> float:
     """
     inner = np.flatnonzero(node[schedule.src] == node[schedule.dst])
     senders, receivers = _row_ends(schedule, inner)
-    data = (schedule.chunk[inner], len(schedule.chunks))
+    chunks = (schedule.chunk[inner], len(schedule.chunks))
     sides = (
-        _beyond_first(schedule, inner, [senders, data], receivers),
-        _beyond_first(schedule, inner, [receivers, data], senders),
+        _beyond_first(schedule, inner, [senders, chunks], receivers),
+        _beyond_first(schedule, inner, [receivers, chunks], senders),
     )
     return float(np.maximum(*sides).sum()) * _pipelining_factor(schedule)
 
