@@ -19,7 +19,9 @@ from quick import examples
 from small_plans import full
 
 from antiphon.core.collective import KINDS, ROOTED, Collective
+from antiphon.core.example import machine, of_rows
 from antiphon.core.request import Request
+from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
@@ -125,6 +127,16 @@ def met(first: Schedule, second: Schedule, machine: Topology) -> Schedule | None
     made = compose(first, second)
     check(made, machine, wanted)
     return made
+
+
+def test_routes_of_the_second_follow_all_routes_of_the_first_also_those_that_no_row_names() -> None:
+    routes = Routes.of([[1], [3]])
+    to_one = of_rows("reduce", 3, [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1)], roots=(0,), routes=routes)
+    rows, routes = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0)], Routes.of([[0], [2]])
+    both = compose(to_one, of_rows("broadcast", 3, rows, roots=(0,), routes=routes, route=[0, 1]))
+    assert both.route is not None
+    assert [both.routes[route] for route in both.route[2:].tolist()] == [(0,), (2,)]
+    assert verify(both, machine()).ok
 
 
 def test_any_two_collectives_among_the_same_ranks() -> None:

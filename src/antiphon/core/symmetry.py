@@ -207,15 +207,15 @@ def _split_orbits(encoded: _ColouredGraph) -> list[int]:
     colour = np.array(encoded.colour, np.int64)
     # Stage 1: plain colour refinement.
     sums = _refine_colours(_scramble_bits(colour.astype(np.uint64)), adjacency)
-    first, orbit = _list_orbits(encoded)
+    representative, orbit = _list_orbits(encoded)
     # Stage 2: only classes that hold several orbits are doubtful. Mark one vertex of each such orbit and refine again.
-    classes, orbits_of = np.unique(sums[first], return_counts=True)
-    doubtful = np.flatnonzero(np.isin(sums[first], classes[orbits_of > 1]))
+    classes, orbits_of = np.unique(sums[representative], return_counts=True)
+    doubtful = np.flatnonzero(np.isin(sums[representative], classes[orbits_of > 1]))
     if doubtful.size and doubtful.size * (len(tail) + count) <= MAX_EDGE_VISITS:
-        signatures = sums[first]
+        signatures = sums[representative]
         for i in doubtful:
             marked = sums.copy()
-            marked[first[i]] = ~marked[first[i]]
+            marked[representative[i]] = ~marked[representative[i]]
             signatures[i] = _scramble_bits(_refine_colours(marked, adjacency)).sum()
         sums = _refine_colours(_scramble_bits(signatures)[orbit] ^ sums, adjacency)
     # Stage 3: number the refined classes, keeping the original colours in order.
@@ -261,10 +261,10 @@ def _list_orbits(encoded: _ColouredGraph) -> tuple[Longs, Longs]:
         rows.append(moved)
         columns.append(vertex_image[moved])
     row, col = np.concatenate(rows), np.concatenate(columns)
-    steps = csr_array((np.ones(len(row), np.int8), (row, col)), shape=(count, count))
-    _, orbit = connected_components(steps, directed=False)
-    _, first = np.unique(orbit, return_index=True)
-    return first, orbit
+    moves = csr_array((np.ones(len(row), np.int8), (row, col)), shape=(count, count))
+    _, orbit = connected_components(moves, directed=False)
+    _, representative = np.unique(orbit, return_index=True)
+    return representative, orbit
 
 
 def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _ColouredGraph:
@@ -278,10 +278,11 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
         for node in range(topology.nodes)
     ]
     # One description per vertex; equal descriptions become equal colours at the end.
-    common, plain_edges = _plain_edges(topology.nodes, plain)  # common: (its bond, whether the others are joined)
+    common, plain_edges = _plain_edges(topology.nodes, plain)
+    common_bond = None if common is None else common[0]
     edges: list[tuple[int, int]] = []
     for bond, pairs in plain.items():
-        if common is not None and bond == common[0]:
+        if bond == common_bond:
             continue
         for a, b in pairs.tolist():
             # Equal both ways: one vertex. Otherwise two, so that the direction can be read back.
@@ -323,7 +324,7 @@ def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, b
     both_ways = [(len(pairs), bond) for bond, pairs in plain.items() if bond[0] == bond[1]]
     if not both_ways:
         return None, np.zeros((0, 2), np.int64)
-    count, bond = max(both_ways)
+    count, bond = max(both_ways)  # of equally common bonds the greatest, so that isomorphic machines agree
     # Join whichever are fewer, the pairs with this bond or those without it: count <= half of nodes * (nodes - 1) / 2.
     if 4 * count <= nodes * (nodes - 1):
         return (bond, False), plain[bond]

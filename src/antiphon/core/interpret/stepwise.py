@@ -79,7 +79,7 @@ def run(
     outputs = new_outputs(buffers, in_place)
     sources = [array.copy() for array in buffers.arrays] if in_place else buffers.arrays
     job = _Job(analysis, buffers, sources, outputs, combine, op == "avg")
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # infinity and NaN are results like others, as in C
         for batch in _make_batches(job):
             for low in range(0, batch.length, batch.width):
                 _run_window(job, batch, low, min(low + batch.width, batch.length))

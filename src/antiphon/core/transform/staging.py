@@ -253,32 +253,27 @@ def _cut_rows(
         copy = np.repeat(copy, repeats)
         chunk = atom[concat_ranges(low[key], repeats)]
 
-    def renumber(column: Ints | None, name: str, count: int) -> NDArray[Any]:
-        """Return the numbers of routes or joints in the joined table."""
-        if column is None:
-            return np.full(total, -1, np.int32)
-        number = column[row].astype(np.int64)
-        if name == "joint":  # a joint becomes one per copy and new chunk
-            number = np.where(number < 0, -1, number_rows(number, copy, chunk))
-            count = int(number.max(initial=-1)) + 1
-        elif placement.links is not None:
-            number = np.where(number < 0, -1, number + copy * len(schedule.routes))
-        number = np.where(number < 0, -1, number + before[name])
-        before[name] += count
-        return number
+    def numbers_of(column: Ints | None) -> NDArray[Any]:
+        """Return the numbers of a column for the new rows; -1: none."""
+        return np.full(total, -1, np.int64) if column is None else column[row].astype(np.int64)
 
-    if placement.links is None:
-        tables.append((np.diff(schedule.routes.ptr), schedule.routes.links))
-    else:
-        tables.append(
-            (np.tile(np.diff(schedule.routes.ptr), copies), placement.links[:, schedule.routes.links].ravel())
-        )
+    route, joint = numbers_of(schedule.route), numbers_of(schedule.joint)
+    link_counts, links = np.diff(schedule.routes.ptr), schedule.routes.links
+    if placement.links is not None:  # every copy has routes of its own
+        link_counts, links = np.tile(link_counts, copies), placement.links[:, links].ravel()
+        route = np.where(route < 0, -1, route + copy * len(schedule.routes))
+    route = np.where(route < 0, -1, route + before["route"])
+    tables.append((link_counts, links))
+    before["route"] += len(link_counts)  # also if no row names a route, as the table has them all
+    if schedule.joint is not None:  # a joint becomes one per copy and new chunk
+        joint = np.where(joint < 0, -1, number_rows(joint, copy, chunk) + before["joint"])
+        before["joint"] = max(before["joint"], int(joint.max(initial=-1)) + 1)
     return {
         "step": as_int32(schedule.step[row] + placement.start), "chunk": as_int32(chunk),
         "src": as_int32(placement.ranks[copy, schedule.src[row]]),
         "dst": as_int32(placement.ranks[copy, schedule.dst[row]]),
         "op": schedule.op[row], "src_slot": schedule.slot("src")[row], "dst_slot": schedule.slot("dst")[row],
-        "route": renumber(schedule.route, "route", len(tables[-1][0])), "joint": renumber(schedule.joint, "joint", 0),
+        "route": as_int32(route), "joint": as_int32(joint),
     }  # fmt: skip
 
 

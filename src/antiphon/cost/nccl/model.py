@@ -152,6 +152,7 @@ class _CallPredictor:
         waiting = transfer_seconds - within_nodes  # for the network
         ramp = max(gpu.ramp_seconds(within_nodes, in_switches=switched) - waiting, 0.0)
         rest = sum(self.extra.values()) + ramp + transfers.seconds
+        # Our kernels count as opening as many channels as NCCL's rings.
         channels = self.costs.channels(self.layout, RING, SIMPLE if switched else name, nbytes)
         launch = self.costs.launch(self.layout.local, rest, channels)
         terms = {"launch": launch, **self.extra, "ramp": ramp, **transfers.terms}
