@@ -413,7 +413,7 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     divisor[divided] = program.finish_count[cells.finish_row[inside]]
     output_cells = cells.cell[cells.outputs]
     contributions, divisors = values.required_count[rows], divisor[output_cells]
-    wrong = (divisors != contributions) & ((divisors != 0) | (contributions != 1))
+    wrong = (divisors != contributions) & ((divisors != 0) | (contributions != 1))  # a division by 1 may be left out
     divisor[output_cells] = 0  # divisors that remain are of cells that are no outputs
     if twice or divisor.any() or not inside.all() or wrong.any():
         row = int(rows[np.argmax(wrong)]) if wrong.any() else 0

@@ -13,7 +13,7 @@ every degree, and a constant is added to their misfit for that choice. A fault c
 The verdict follows from the healthy model alone, by *bands* of sizes (up to 64 KB, between, from 64 MB on): a band is
 slow if its median of measured / predicted exceeds the model's error. Only then faults are ranked. A likely cause has a
 small misfit, much smaller than that of the healthy machine; faults that fit about as well as the best are reported with
-it, as the measurements cannot distinguish them. Without a likely cause the answer is "cannot tell".
+it, as the measurements cannot distinguish them. Without a likely cause the report is "cannot tell why".
 
     2 boxes of 8 H100, an allreduce of 8 GB at 95 instead of 448 GB/s busbw: "2 of 8 network cards" predicts 103 and the
     small sizes as measured; "NVLS off" predicts 360, "PCIe in place of NVLink" 40: only the first is reported.
@@ -136,7 +136,7 @@ class MachineFault:
     def is_named(self, sign: str) -> bool:
         """Return whether this sign of a log names the fault."""
         signs = (self.setting,) if self.setting else CHECKS[self.name].signs
-        name, _, value = sign.rstrip(".").lower().partition("=")
+        name, _, value = sign.rstrip(".").lower().partition("=")  # NCCL ends lines that report a variable with "."
         return any(pattern.lower() in (f"{name}={value}" if value else name, f"{name}=*") for pattern in signs)
 
 
@@ -152,8 +152,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result. `verdict`: normal, slow, fast, or cannot tell. `ratios`: by band the median of measured / predicted
-    seconds. `slow`: the slow bands.
+    """The result. `verdict`: normal, slow or fast. `ratios`: by band the median of measured / predicted seconds.
+    `slow`: the slow bands.
 
     `causes`: likely ones, the best first, if it is slow. `misfit`: of the healthy machine.
     """

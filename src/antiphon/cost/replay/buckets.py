@@ -28,7 +28,7 @@ def last_step(job: RecordedJob) -> RecordedJob:
     """Return a job of the last step only; each rank begins where its previous step ended. O(items)."""
     ranks = {}
     for rank, items in job.ranks.items():
-        step_ends = [position for position, item in enumerate(items) if item.kind == STEP]
+        step_ends = [position for position, item in enumerate(items) if item.kind == STEP]  # at least one
         *earlier_ends, last_end = step_ends
         first = earlier_ends[-1] + 1 if earlier_ends else 0
         ranks[rank] = items[first : last_end + 1]

@@ -81,6 +81,7 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], cores: int, *, serial
     work_of_running: dict[int, float] = {}  # collective that runs -> seconds of work that are left
     blocked: dict[int, float] = {}  # rank that waits for a collective -> since when
     while work_of_rank or work_of_running:
+        # A collective that runs keeps a thread of each of its ranks busy.
         demand = len(work_of_rank) - len(idle) + sum(len(calls.callers[call]) for call in work_of_running)
         rate = min(1.0, cores / demand) if demand else 1.0
         seconds_left = [work if rank in idle else work / rate for rank, work in work_of_rank.items()]
@@ -111,7 +112,7 @@ def _advance_rank(
 ) -> list[int]:  # fmt: skip
     """Advance a rank until something takes time; return the collectives that begin because of it."""
     startable = []
-    if not progress.position:
+    if not progress.position:  # the rank begins now
         progress.ends[0] = now
     while progress.position < len(progress.items):
         item: TimelineItem = progress.items[progress.position]

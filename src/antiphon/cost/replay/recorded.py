@@ -56,7 +56,7 @@ class RankTrace:
     rank: int
     host: str  # ranks of one host have the same clock
     groups: Mapping[str, ProcessGroup]  # by key
-    steps: Sequence[Span]  # training steps
+    steps: Sequence[Span]  # training steps, at least one
     calls: Sequence[RankCall]
     waits: Sequence[tuple[float, float, int]] = ()  # begin, end, and position in `calls` of what the rank waited for
     gradients: Sequence[tuple[float, int]] = ()  # when each was computed, and its bytes
