@@ -38,7 +38,7 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.cost.loggp.compiled import compiled
 
 RECENT = 4  # entries that may still grow
-BITS = 26  # low bits of a key that hold the entry; its sequence number is above them
+BITS = 26  # low bits of a key that hold the entry (2^26 times at once); its sequence number is above them
 # Indices into `lists`, and in the second line into `heap`; the table above explains each. 7 and 12 to 15 are unused, so
 # that blocks of the array begin at multiples of 8.
 ENTRIES, FREED, UNUSED, SEQUENCE, OLDEST_GROWING, CURRENT, CAPACITY, GROWING, KEYS = 0, 1, 2, 3, 4, 5, 6, 8, 16
