@@ -283,7 +283,7 @@ class _Reader:
         if program := _PROGRAM.search(line):
             run.program = program[1] if run.program != OSU else OSU
             run.version = run.version or program[2] or ""
-        if library := _LIBRARY.search(line):
+        if library := _LIBRARY.search(line):  # RCCL's library means rccl-tests, which call themselves nccl-tests
             run.library = f"{library[1]} {library[2]}"
             run.program = "rccl-tests" if library[1] == "RCCL" and run.program != OSU else run.program
         elif code := _LIBRARY_CODE.search(line):
@@ -415,6 +415,7 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
         return None
     if not times or not 0 < times[0] < MAX_MICROSECONDS or not all(0 <= time < MAX_MICROSECONDS for time in times):
         return None
+    # behind busbw; NaN counts as wrong, too
     wrong = any(group[3].upper() != "N/A" and not float(group[3]) < 1 for group in groups)
     return _Tail(times, algbw, busbw, op, root, wrong)
 
@@ -422,7 +423,8 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
 def _is_consistent(nbytes: int, values: _Tail) -> bool:
     """Return whether algbw follows from size and time, up to rounding.
 
-    Old versions count only what a rank sends: half of it for two ranks, so 0.45 of nbytes / time is accepted.
+    Old versions count only what a rank sends: half of it for two ranks, so 0.45 of nbytes / time is accepted. The other
+    margins, 5 % and 0.02 GB/s, are for rounding.
     """
     out_of_place, *_ = values.times
     expected = nbytes / out_of_place / 1e3  # GB/s; printed with two decimals
@@ -454,7 +456,8 @@ def _has_columns(kind: str, op: str, root: str) -> bool:
 
 def _infer_kind(op: str, root: str, factor: float) -> str:
     """Return the collective that these columns and this busbw / algbw show; empty where it may be one of several."""
-    # an allreduce has 2 (n - 1) / n, a reducescatter (n - 1) / n, below 0.995 up to 200 ranks; others have 1
+    # An allreduce has 2 (n - 1) / n, which is 1 for two ranks; a reducescatter has (n - 1) / n, below 0.995 up to 200
+    # ranks; others have 1. Printed figures are rounded, hence the margins.
     if op != "none" and factor > 1.05:
         return "allreduce"
     if not op or not root or not factor:
@@ -468,7 +471,7 @@ def _infer_kind(op: str, root: str, factor: float) -> str:
 
 def _infer_ranks(kind: str, factor: float, algbw: float) -> int:
     """Return the only number of ranks with this busbw / algbw, within rounding to 0.01 GB/s; 0: several, or none."""
-    if not algbw or kind in ROOTED:
+    if not algbw or kind in ROOTED:  # for rooted ones busbw is algbw with any number of ranks
         return 0
     # Both figures are rounded to 0.01 GB/s, so each is off by up to 0.005, and a little for the division.
     error = 0.006 / algbw * (1 + factor)

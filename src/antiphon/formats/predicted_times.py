@@ -69,8 +69,8 @@ class PredictedTimes:
         return min(times, key=lambda name: times[name], default="")
 
     def largest_by(self, protocol: str, start: int, stop: int | None, limit: int) -> int:
-        """Return the largest size of a range, below `limit` and within a factor of 2, up to which a protocol is the
-        fastest; 0 if none."""
+        """Return the largest size up to which a protocol is the fastest, of those from `start` to below `stop` (None:
+        `limit`) that double; 0 if none. If it is the fastest at the last size, too, return that."""
         name, largest, nbytes = protocol.lower(), 0, max(start, 1)
         while nbytes < (stop or limit) and self.fastest_protocol(nbytes) == name:
             largest, nbytes = nbytes, 2 * nbytes
@@ -92,7 +92,8 @@ class PredictedTimes:
         slowdowns = {nbytes: self._slowdown(protocol, nbytes) for nbytes in sizes}
 
         def is_served(nbytes: int) -> bool:
-            # Equally fast as the chosen plan counts as faster than the library, as does an unknown speedup.
+            # A file as fast as the chosen plan is served without a look at the library, to which tuning preferred that
+            # plan; so is every size if the speedup is unknown.
             slowdown = slowdowns[nbytes]
             seconds = slowdown * self._chosen_seconds(nbytes)
             return slowdown <= SAME_TIME or self.speedup <= 0 or seconds < self.library_seconds(nbytes)
@@ -108,7 +109,7 @@ class PredictedTimes:
                 f"at {format_size(worst)} protocol {protocol} takes {slowdowns[worst]:.3g} times the time of the choice"
                 f"{won_by}"
             )
-        if not served:
+        if not served:  # then every size is slower than the choice, so there is a note on the worst
             return f"{notes[0]}: left to {self.library}", None
         first, last = served[0], served[-1]
         notes += [f"below {format_size(first)} left to {self.library}"] if first > sizes[0] else []
@@ -128,6 +129,7 @@ class PredictedTimes:
         return sorted(sizes)
 
     def _chosen_seconds(self, nbytes: int) -> float:
+        """Return the seconds of the chosen plan: as tuning stated them, at other sizes by its fastest protocol."""
         return self.seconds if nbytes == self.tuned_bytes else min(self.by_protocol(nbytes).values())
 
     def _slowdown(self, protocol: str, nbytes: int) -> float:

@@ -5,6 +5,7 @@ are DGX-1 boxes, of which a job gets some GPUs (an allocation). Each function yi
 and whether they agree. Ours come from the planners `blink` (the paper's method: many trees by multiplicative weights,
 then few by an integer program) and `trees` (exact), from rings packed into the links (`pack_rings`), and from lower
 bounds. Rates are in unit links: a rate of 6 moves 6 times what one NVLink carries. Numbers such as 5.2 are sections.
+The arguments of `row` are name, published figures, ours, and whether they agree.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _ring_rows() -> Iterator[Row]:
 
 
 def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
-    """Return the pairs of ranks whose links no ring uses."""
+    """Return the pairs of ranks with links of which no ring uses any."""
     used_pairs = {frozenset(pair) for ring in packing.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
     return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used_pairs
 
@@ -158,7 +159,7 @@ def _tree_rates(packing: Blink) -> str:
 
 
 def _chunk_row() -> Row:
-    """Compare the time of a chain in two pieces with that in one (4.2.1)."""
+    """Compare the time of a chain in two pieces with that in one (4.2.1): 4 half steps instead of 3 whole ones."""
     chain = topology("line:ranks=4")
     chain_plan = plan_and_rate(exact, chain, "broadcast").schedule
     unpipelined, pipelined = (timeline(replace(chain_plan, pieces=pieces), chain).total for pieces in (1, 2))
@@ -230,6 +231,7 @@ def trees() -> Iterator[Row]:
         for kind in KINDS:
             yield allocations_row(name, kind, allocations, full_plans[name, kind])
     dgx2 = plan_and_rate(blink, topology("dgx2"), "allreduce")
+    # steps: each tree reduces to its root, then broadcasts from it
     published = {"trees": 16, "hops": 1}
     ours = {"trees": dgx2.count, "hops": dgx2.schedule.steps // 2}
     yield row(

@@ -67,7 +67,7 @@ def sccl_figures() -> Iterator[Row]:
             for lowering in SCCL_LOWERINGS[kind]:
                 predict = prepare("lowering", schedule, machine, options={"kind": lowering})
                 curves[point, lowering] = {size: nccl[size] / predict(size).seconds for size in SIZES}
-        basis = predict(SIZES[0]).rests_on  # what calibrates these costs
+        basis = predict(SIZES[0]).rests_on  # what calibrates these costs, the same for all points and lowerings
         yield from _sccl_speedups(kind, curves, basis)
         if kind == "allgather":
             yield from _figure_4(curves)

@@ -24,7 +24,7 @@ from antiphon.select import plan
 from antiphon.topologies import topology
 
 PIPELINE_PIECES = (1, 2, 4, 8, 16)  # m of Table 3: pieces of NCCL's pipelined rings
-MAX_STEPS = 6  # of a broadcast: its frontier never ends, as more steps always pipeline better
+MAX_STEPS = 6  # of a frontier; only a broadcast's reaches it (more steps always pipeline better), all others end before
 COPYING_KINDS = ("allgather", "gather", "scatter", "alltoall", "broadcast")  # collectives that do not combine
 Row = dict[str, Any]
 
@@ -33,6 +33,7 @@ def table3() -> Iterator[Row]:
     """Yield Table 3: NCCL's rings, by the planner `multi-ring`; pipelined ones for several numbers m of pieces."""
     machine = topology("dgx1v_sccl")
     points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]  # m = 0: not pipelined
+    # C, S, R: six rings, with m pieces each; 8 ranks need 7 steps for the first piece, and m - 1 for the others
     points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINE_PIECES]
     for kind, m, point in points:
         begin = cpu_seconds()
@@ -81,7 +82,8 @@ def family_rows(family: PointFamily, published: Rows) -> Iterator[Row]:
             raise
         except AntiphonError as error:  # one row that fails is a result, too
             missing[number] = str(error)
-    standings = iter(zip(synthesized, standings_of(family, synthesized), strict=True))
+    # a copy, as the loop below adds forms that are not in the table
+    standings = iter(zip(tuple(synthesized), standings_of(family, synthesized), strict=True))
     for number, row in enumerate(published):
         if number in missing:
             yield _missing_row(family, row, missing[number])
@@ -96,7 +98,8 @@ def family_rows(family: PointFamily, published: Rows) -> Iterator[Row]:
 def _find_better_forms(family: PointFamily, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
     """Search allreduces with at most these steps that need not be a reducescatter followed by an allgather.
 
-    Return [] if `algorithms` has such an allreduce (one not `composed` of two halves), or one that meets the bound.
+    Return [] if `algorithms` has such an allreduce (one not `composed` of two halves), or one that meets the bound on
+    R/C (`limits().inverse`).
     """
     if any(a.steps <= max_steps and (a.ratio == family.limits().inverse or not a.composed) for a in algorithms):
         return []
@@ -106,8 +109,8 @@ def _find_better_forms(family: PointFamily, algorithms: list[Synthesized], max_s
 def _describe_best_form(family: PointFamily, algorithms: list[Synthesized], max_steps: int) -> str:
     """Return in words the point with the least R/C in at most these steps, and its gap to the lower bound."""
     best = min((a for a in algorithms if a.steps <= max_steps), key=lambda a: (a.ratio, a.steps, a.chunks))
-    ratio_bound = family.limits().inverse
-    if not best.composed and best.ratio_bound is not None:
+    ratio_bound = family.limits().inverse  # of R/C, with any number of steps
+    if not best.composed and best.ratio_bound is not None:  # that of a composed form holds for composed ones only
         ratio_bound = max(ratio_bound, best.ratio_bound)
     gap = "optimal" if best.ratio == ratio_bound else f"{float(best.ratio / ratio_bound):.4g} times the lower bound"
     return f"best of any form: {best.point}, {gap}"
@@ -153,7 +156,9 @@ def _check_label(
     limits = family.limits()
     if printed in ("bandwidth", "both") and algorithm.ratio != limits.inverse:
         return None, f"R/C = {algorithm.ratio}, and whether one reaches {limits.inverse} is not shown"
-    try:  # the label says latency-optimal, and S is above the bound: an algorithm that meets the bound refutes it
+    # The label says latency-optimal, and S is above the bound: an algorithm that meets the bound refutes it. With
+    # C = 1 inputs are not divided: each is sent to all ranks, so an allreduce takes half the steps of a composed one.
+    try:
         quickest = family.make(chunks=1, steps=limits.latency_steps, rounds=limits.latency_steps)
     except AntiphonError as error:
         return None, f"S >= {limits.latency_steps} is the bound, and no algorithm that meets it was found: {error}"

@@ -246,6 +246,7 @@ def rank_traces_of(traces: Traces) -> list[RankTrace]:
     """Return a timeline per rank, simulated from durations and dependencies of nodes; recorded start times are unused.
 
     Computation runs one node after another. Collectives run beside it, those of one process group one after another.
+    All other nodes, also sends and receives, take no time.
     """
     return [_record_rank(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
 
@@ -280,17 +281,18 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
             row: dict[str, Any] = collective_of(node, process_groups)
             name, members = row["group"], tuple(row["members"] or ())
             groups.setdefault(name, ProcessGroup(name, len(members) or ranks, members))
-            called = max([0.0, *(at for at, _ in dependencies)])
+            ready = max([0.0, *(at for at, _ in dependencies)])  # when all dependencies are done
             # collectives of one group run one after another
-            begin = max(called, group_free_from.get(name, 0.0))
+            begin = max(ready, group_free_from.get(name, 0.0))
             group_free_from[name] = begin + node.duration_us * _US
             calls.append(
                 RankCall(
                     kind=row["collective"],
                     nbytes=row["nbytes"],
                     group=name,
-                    # a collective that depends on another is queued: the rank calls it and computes on
-                    called=min(called, computed_until),
+                    # a collective that depends on another is queued: the rank calls it, perhaps before it is ready,
+                    # and computes on
+                    called=min(ready, computed_until),
                     start=begin,
                     end=group_free_from[name],
                     lane=name,
@@ -298,7 +300,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
                 )
             )
             done[node.id] = group_free_from[name], len(calls) - 1
-        else:
+        else:  # takes no time: sends and receives, too, as only collectives are compared with our plans
             done[node.id] = max([0.0, *(at for at, _ in dependencies)]), last_collective
     if not calls:
         raise Invalid(f"rank {rank}: has no collectives")

@@ -92,6 +92,8 @@ class _Files:
     """
 
     def __init__(self, messages: Messages, nbytes: int, order: str, gamma: Fraction, local_work_us: int) -> None:
+        # "rounds": a rank's next round may begin as soon as its sends have left it; "data" ignores this argument.
+        # `sets` lists the awaited messages of each message, as nodes cannot share conditions.
         needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
         if needs.pairs > MAX_WAITS:
             raise Unsupported(
@@ -180,5 +182,6 @@ class _Files:
 
 
 def _encode_attributes(values: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
-    """Encode attributes, each as field 10 of a node."""
+    """Encode attributes, each as field 10 of a node; `short`: as numbers of 32 bits, which ASTRA-sim expects of ranks
+    and tags."""
     return b"".join(octets(10, attribute(name, value, short)) for name, value in values.items())

@@ -38,7 +38,8 @@ from antiphon.formats.device.statements import Statement
 
 MAX_LOOP = 64  # statements of a loop
 MIN_SAVED = 6  # statements that a loop must save
-ATOM = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")  # texts that need no parentheses as a factor
+MIN_TURNS = 3  # of a loop: two turns are plainer as they are
+FACTOR = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")  # texts that need no parentheses as a factor
 
 
 class Piece(NamedTuple):
@@ -59,7 +60,7 @@ def pieces(forms: Sequence[int]) -> list[Piece]:
     at, plain_start = 0, 0
     while at < len(forms):
         best = max((_repeats_at(forms, at, count) for count in range(1, MAX_LOOP + 1)), key=_saved_lines)
-        if best.times < 3 or _saved_lines(best) < MIN_SAVED:
+        if best.times < MIN_TURNS or _saved_lines(best) < MIN_SAVED:
             at += 1
             continue
         if plain_start < at:
@@ -72,6 +73,7 @@ def pieces(forms: Sequence[int]) -> list[Piece]:
 
 
 def _repeats_at(forms: Sequence[int], at: int, count: int) -> Piece:
+    """Return the `count` forms from `at` on, with the number of times that they follow each other there."""
     body, times = forms[at : at + count], 1
     while len(body) == count and forms[at + times * count : at + (times + 1) * count] == body:
         times += 1
@@ -161,7 +163,7 @@ def times(text: str, unit: str) -> str:
     """
     if text == "1":
         return unit
-    return f"{text} * {unit}" if ATOM.fullmatch(text) else f"({text}) * {unit}"
+    return f"{text} * {unit}" if FACTOR.fullmatch(text) else f"({text}) * {unit}"
 
 
 def _strip_parentheses(text: str) -> str:
@@ -196,6 +198,8 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], size_count: int) -> str
     `wait_begun` and `sync_begun` do nothing once all ranks are known to have begun the call. `to` and `from` list the
     places of an operation that has too many for one line; `..._listed` then carries it out.
     """
+    # The branches take the numbers in the order of `Statement.values`: those of its places, then two of its data (a
+    # cut where they begin, and the length in cuts).
     name = form[0]
     if name in ("step", "sync", "sync_begun"):
         stops = {"step": "w.step({})", "sync": "w.sync()", "sync_begun": "w.opens() && w.sync()"}[name]

@@ -57,7 +57,7 @@ class Rank:
     denominator: int  # of cuts
     cuts: list[int]  # positions within a unit, over `denominator`
     slot_sizes: list[list[int]]  # sizes of scratch slots: whole units, and a numerator over `denominator`
-    slots: list[int]  # the number of slots of each class
+    slots: list[int]  # the number of slots of each of these sizes
     weights: tuple[int, int]  # of input and output
     streams: list[list[Statement]]
     boxes: int  # the number of slots for incoming packets
@@ -68,7 +68,7 @@ class Rank:
 def statements(table: Table, averages: bool = True) -> Rank:
     """Read a table, in time linear in its words. `averages`: whether the code divides sums for averages."""
     words = table.words.tolist()
-    # as `_encode_blocks` in lower/device/table.py writes it
+    # as `_encode_blocks` in lower/device/table.py writes it: _ are the magic number, the version, and "in place"
     _, _, ranks, rank, _, denominator, input_weight, output_weight, *counts, boxes, atoms, receives_all = words[:HEAD]
     cut_count, size_count, region_count, stream_count, step_count, argument_count = counts
     at = HEAD
@@ -119,14 +119,14 @@ def _sort_signals(stream: list[Statement], rank: int, ranks: int) -> list[Statem
 class _Reader:
     """Turns steps into statements. `packets`: data travels as packets, which carry their own flags."""
 
-    regions: list[list[int]]
+    regions: list[list[int]]  # buffer; whole units and cut of its origin; slots of each size before it
     packets: bool
 
     def place(self, a: _Argument) -> tuple[str, list[int]]:
         """Return the buffer of a place, and its numbers as in `Statement.values`."""
         buffer, origin_units, origin_cut, *before = self.regions[a.region]
         if buffer == PACKETS:
-            return "box", [a.rank, before[-1]]
+            return "box", [a.rank, before[-1]]  # packets are slots of the last size
         if buffer != SCRATCH:
             return BUFFERS[buffer], [a.rank, a.units, a.cut]
         return BUFFERS[buffer], [a.rank, a.units - origin_units, a.cut, origin_cut, *before]

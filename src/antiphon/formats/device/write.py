@@ -33,7 +33,7 @@ TYPES = {
     "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "half16", "bfloat16": "brain16",
     "float32": "float", "float64": "double",
 }  # fmt: skip
-OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
+OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}  # avg: the sum is divided at last
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16  # each takes thread blocks of its own, and a GPU has some 100 multiprocessors for all of them
 WAYS = (KERNEL, STEPS, COPIES)  # lowerings
@@ -98,6 +98,8 @@ def hip(
 
 
 class _Options(NamedTuple):
+    """The options of `cuda` and `hip`; of `arrival`, `packets` and `pull` at most one is set."""
+
     dtype: str = "float32"
     op: str = "sum"
     in_place: bool = False
@@ -127,6 +129,7 @@ def _read_exclusive_options(arrival: bool, packets: bool | None, pull: bool, low
 
 
 def _write_files(plan: Plan, suffix: str, how: _Options) -> dict[str, str]:
+    """Return the sources by file name, after a check of the options that were not read yet."""
     if how.op not in OPERATORS:
         raise unknown("op", how.op, OPERATORS)
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
@@ -191,7 +194,7 @@ def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
 
 
 def _packet_code(schedule: Schedule, how: _Options, room: int) -> list[_Variant]:
-    """Return the variant that sends packets, if there is one and it has at most `room` statements."""
+    """Return [the variant that sends packets], or [] if there is none or it has more than `room` statements."""
     if not how.packets or how.arrival or how.pull or how.lowering != KERNEL:
         return []
     try:
@@ -202,7 +205,7 @@ def _packet_code(schedule: Schedule, how: _Options, room: int) -> list[_Variant]
 
 
 def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
-    """Make the code of a schedule; divisions are omitted where nothing is averaged."""
+    """Return the code of a schedule by its options; divisions are omitted where nothing is averaged."""
     rank_tables = tables(
         schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets,
         pull=how.pull,
@@ -220,7 +223,7 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
 def _layout_tables(variants: Sequence[_Variant]) -> str:
     """Return the C tables from which the program computes where data lies at a size, for each variant."""
     text, rows = "", list[str]()
-    for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):
+    for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):  # there may be no variant with packets
         first_rank = variant.ranks[0]  # ranks differ in slots and boxes only
         slot_sizes = first_rank.slot_sizes or [[0, 0]]
         text += _table_text("i64", f"{name}_PARTS", first_rank.cuts, host=True)
@@ -348,9 +351,8 @@ def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
     numbered from 0.
     """
     relation = collective.relation
-    held_contributions: dict[
-        tuple[int, int], list[int]
-    ] = {}  # by rank and block: contributions, by their ids in the collective
+    # by rank and block: contributions, by their ids in the collective
+    held_contributions: dict[tuple[int, int], list[int]] = {}
     for block, rank, contribution in _zip_columns(relation.pre_block, relation.pre_rank, relation.pre_id):
         held_contributions.setdefault((rank, block), []).append(contribution)
     all_of_block: dict[int, set[int]] = {}

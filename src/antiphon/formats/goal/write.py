@@ -77,6 +77,7 @@ def goal(
     messages = messages_of(expand(schedule))
     title = f"{plan.collective.kind} of {size} bytes on {messages.ranks} ranks, order {order}"
     bytes_of, combined = messages.nbytes(size)
+    # "rounds": a rank's next round may begin as soon as its sends have left it; "data" ignores this argument
     needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
     priced = _PricedMessages(
         messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), end_work_ns
@@ -254,8 +255,11 @@ def _list_edges(
     done = np.where(compute >= 0, compute, np.where(priced.inside, send, receive))
 
     def row_of_item(item: Longs) -> Longs:
+        """Return the operations that these items stand for."""
         return np.where(item & 1, send[item >> 1], done[item >> 1])
 
+    # A message within a rank counts as having left once its calc has begun (`irequires`), other messages when the send
+    # is done.
     pair_joined = has_join[needs.set]
     message, item = needs.listed(np.flatnonzero(~pair_joined))
     joined_pairs = np.flatnonzero(pair_joined)

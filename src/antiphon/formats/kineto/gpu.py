@@ -46,9 +46,10 @@ def read_gpu_rank(
     if not collective_kernels:
         raise Invalid("has no collectives: no kernel of NCCL or RCCL ran in it")
     launched = {_correlation_of(e): float(e["ts"]) for e in slices if e.get("cat") in _LAUNCH}
-    launched.pop(None, None)
+    launched.pop(None, None)  # of launches without a correlation number
     busy = _join_spans([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in compute_kernels])
     completion = _CompletionTimes(compute_kernels, launched)
+    # The processor marks steps; on the GPU a step is over when the kernels launched in it are done.
     spans = [
         (completion.at(begin, begin), completion.at(end, end)) for begin, end in ((b / _US, e / _US) for b, e in steps)
     ]
@@ -68,8 +69,11 @@ def read_gpu_rank(
         called = min(max(completion.at(launch, launch), launch), event["ts"])
         end = event["ts"] + event.get("dur", 0.0)
         calls.append(
-            RankCall(kind, nbytes, group, called * _US, event["ts"] * _US, end * _US, str(event.get("tid")), step)
-        )
+            RankCall(
+                kind, nbytes, group, called=called * _US, start=event["ts"] * _US, end=end * _US,
+                lane=str(event.get("tid")), step=step,
+            )
+        )  # fmt: skip
     if not calls:
         raise Invalid(
             "has no collectives in its steps, or its NCCL kernels lack the arguments Collective name and dtype"

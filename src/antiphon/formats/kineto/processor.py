@@ -101,6 +101,7 @@ def read_processor_rank(
     )
     _find_own_executions(thread_log)
     steps = _complete_steps(steps, thread_log.calls)
+    # without groups in the trace, one of all ranks
     known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
     collectives: list[RankCall] = []
     calls: list[_Call] = []
@@ -114,8 +115,13 @@ def read_processor_rank(
             collective = _c10d_call(call, known_groups, notes)
         if collective is not None:
             due = _backward_end(thread_log.backward, call.called, steps[step][1] / _US) * _US if call.in_hook else None
-            times = (call.called * _US, call.execution_start * _US, call.execution_end * _US)
-            collectives.append(RankCall(*collective, *times, call.thread, step, due, call.in_hook, call.returned * _US))
+            collectives.append(
+                RankCall(
+                    *collective, called=call.called * _US, start=call.execution_start * _US,
+                    end=call.execution_end * _US, lane=call.thread, step=step, due=due, bucket=call.in_hook,
+                    returned=call.returned * _US,
+                )
+            )  # fmt: skip
             calls.append(call)
     if not collectives:
         raise Invalid(NO_CALLS)
@@ -187,6 +193,7 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
 
 
 def _list_argument(event: Event, key: str) -> Sequence[Any]:
+    """Return an argument of an event that is a list; [] if it is none."""
     value = args_of(event).get(key)
     return value if isinstance(value, list) else []
 
@@ -228,7 +235,8 @@ def _estimate_end(busy: Sequence[Span], begins: Sequence[float], called: float, 
     longest = _MIN_GAP_RATIO * (reported_end - busy[last - 1][1]) if last else 0.0
     max_delay = max(_MAX_DELAY_US, _MAX_DELAY_SHARE * (reported_end - called))
     end, earliest = reported_end, max(called, reported_end - max_delay)
-    # go back over gaps in the computation, and take the longest one that ends late enough
+    # Go back over gaps in the computation, and take the longest one that ends late enough: in it the thread that trains
+    # waited, until the collective was over.
     for place in range(last - 1, max(last - _MAX_INSPECTED, 0), -1):
         if begins[place] < earliest:
             break
@@ -318,7 +326,7 @@ def _inferred_waits(
     spans = []
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):
         if _is_our_call(call.event) and collective.due is None:
-            continue  # its wait was recorded
+            continue  # its wait was recorded; in a hook (with a due time) DDP waits, which our backend does not record
         # the idle time before the end of the collective is the wait for it
         place = bisect_left(begins, call.execution_end)  # the first leaf that begins once it was over
         idle = busy[place - 1][1] if place else 0.0

@@ -46,7 +46,7 @@ class ApplicationCall:
     itemsize: int  # bytes of an element
     dtype: str
     op: str
-    ranks: int  # 0: as many as the file is for, put in before rules run (formats/checked.py)
+    ranks: int  # 0: as many as the file is for; formats/checked.py replaces 0 by that number before rules run
     in_place: bool | None = None  # None: either
     root: int | None = None  # None: any
 
@@ -87,7 +87,7 @@ class RuntimeRules:
                 f"{quote(head.name)} is a file of {head.format}, and {self.name} reads {self.format}; "
                 f"write it anew by `antiphon export PLAN --to {self.format}`"
             )
-        # All rules are applied, in the runtime's order, so that the first finding is what a call meets first.
+        # All rules are applied in the order in which the runtime decides: the first finding is what a call meets first.
         findings = [finding for rule in self.rules for finding in rule(head, call)]
         return findings + [Finding("note", note) for note in head.notes]
 

@@ -94,7 +94,8 @@ def _check_root(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 
 
 def _check_channels(head: Head, call: ApplicationCall) -> Iterator[Finding]:
-    """Report more channels than NCCL has. Option `instances` of the export multiplies channels and thread blocks."""
+    """Report more channels than NCCL has. Option `instances` of the export (copies of the algorithm, each on a share of
+    the data) multiplies channels and thread blocks."""
     if head.channels > EXECUTOR_CHANNELS:
         reason = f"it has {head.channels} channels; NCCL has at most {EXECUTOR_CHANNELS}"
         yield Finding("refused", reason, "export with fewer instances")
@@ -114,7 +115,7 @@ def _check_fused(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 
 def _check_thread_blocks(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report too many thread blocks: RCCL loads files when it creates a communicator, which then fails."""
-    thread_blocks = head.extra.get("blocks", 0)
+    thread_blocks = head.extra.get("blocks", 0)  # the most of any rank
     if thread_blocks > MAX_THREAD_BLOCKS:
         yield Finding(
             "refused",
@@ -138,7 +139,7 @@ def _check_resident(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 
 def _check_scratch(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report scratch that is too large: the executor allocates what the file declares, even if operations use less."""
-    declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
+    declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)  # chunks, the most of any rank
     # Scratch has chunks of the same size as the buffer.
     nbytes = _executor_call(head, call).nbytes * declared // head.chunks
     if nbytes > MAX_GPU_MEMORY:
@@ -157,6 +158,7 @@ _note_machine = always_note(
     "set RCCL_MSCCL_FORCE_ENABLE=1 on all others",
 )
 _note_process = always_note("the executor is off where one process drives several GPUs", "start a process for each GPU")
+# rules of both runtimes, in the order in which they decide
 COMMON = (
     check_ranks,
     _check_operator,

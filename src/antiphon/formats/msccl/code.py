@@ -121,8 +121,8 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
         grain,
         places,
         code_blocks,
-        list(connections),
-        SLOTS[protocol],
+        connections=list(connections),
+        slots=SLOTS[protocol],
         message_chunks=_chunks_together(algorithm, protocol),
     )
 
@@ -233,10 +233,11 @@ def _step_text(gpu: FileRank, block: FileBlock, step: FileStep) -> str:
 
 
 def _executed_steps(gpu: FileRank, block: FileBlock) -> list[ExecutedStep]:
+    """Return the steps of a block as the executor runs them: without nops, and with reductions fused."""
     executed_steps: list[ExecutedStep] = []
-    pending: list[tuple[int, int]] = []
+    pending: list[tuple[int, int]] = []  # (block, step) that nops wait for, and that the next step waits for, too
     open_to: tuple[str, int, str] | None = None  # (buffer, offset, source buffer) of a reduction open to another
-    reductions = 0
+    reductions = 0  # of the whole block: their sources share a table of MOST_FUSED in the executor
     for step in block.steps:
         # dependencies of a nop are added to those of the next step
         if step.after >= 0:
@@ -264,7 +265,8 @@ def _executed_steps(gpu: FileRank, block: FileBlock) -> list[ExecutedStep]:
             pending = []
         if step.verb == "re":
             reductions += 1
-            # a step that publishes its counter ends the fusion, and so does a full table of sources
+            # A step that publishes its counter ends the fusion. So does the MOST_FUSED-th reduction of the block, and
+            # only that: later ones may be fused again, as in the executor.
             is_closed = step.flag or reductions == MOST_FUSED
             open_to = None if is_closed else target
         else:
@@ -282,7 +284,11 @@ def _find_awaited(
     gpu: FileRank, block: FileBlock, waiting: ExecutedStep, other: int, step: int,
     published: list[list[tuple[int, int]]],
 ) -> int:  # fmt: skip
-    """Return the instruction of the other block that ends this wait."""
+    """Return the index of the instruction of the other block that ends this wait.
+
+    `other`, `step`: the thread block that is waited for, and the value that its counter must reach. `published`: per
+    block the counters that it publishes, each with the index of its instruction.
+    """
     waiting_text = _step_text(gpu, block, waiting.step)
     if other > MOST_AWAITED:
         raise Invalid(f"{waiting_text}: waits for tb {other}; the executor keeps such numbers up to {MOST_AWAITED}")
@@ -290,7 +296,8 @@ def _find_awaited(
         raise Invalid(f"{waiting_text}: waits for tb {other}, which is not there")
     if not -(2**15) <= step < 2**15:
         raise Invalid(f"{waiting_text}: waits for step {step}; the executor keeps such numbers in 16 bits")
-    # counters of loops differ by 64 in the executor's flags, so a negative step aliases the last round
+    # The executor repeats the block in rounds, whose counters are 64 apart. So a negative step is reached by a counter
+    # of 64 + step or more of the round before.
     if step < 0 and published[other] and published[other][-1][0] >= 64 + step:
         raise Invalid(f"{waiting_text}: waits for step {step}, which the executor takes for one of the round before")
     # the first published counter that reaches the awaited one ends the wait
@@ -339,18 +346,18 @@ def _make_instruction(
     finder: _CellFinder, executed: ExecutedStep, wait: tuple[tuple[int, int], ...], connections: dict[tuple[int, int,
     int], int]
 ) -> Instruction:  # fmt: skip
+    """Return a step as an instruction on cells; `wait`: the instructions that must be done before it."""
     step, block, rank = executed.step, finder.block, finder.gpu.rank
     verb = step.verb
     for verbs, peer, verb_text in ((SENDS, block.send, "send to"), (RECEIVES, block.recv, "receive from")):
         if verb in verbs and peer < 0:
             raise Invalid(f"{_step_text(finder.gpu, block, step)}: its thread block has no rank to {verb_text}")
-    if not step.count:
+    if not step.count:  # it moves no chunk, but it waits, and others may wait for it
         return Instruction(step.number, verb, count=0, wait=wait)
     # rrc is exempt from the executor's check of declared sizes
     declared = verb != "rrc"
     read = []
-    # a local reduction also reads its destination
-    if verb == "re":
+    if verb == "re":  # a local reduction also reads its destination
         read.append(finder.cell(step, step.dst, step.dst_at, declared))
     if verb in READS:
         read += [finder.cell(step, step.src, at, declared) for at in executed.sources]
@@ -417,10 +424,10 @@ def read(data: bytes, name: str) -> ForeignProgram:
         "scratch": max(gpu.sizes[SCRATCH] for gpu in algorithm.gpus), "used": max(named_scratch(algorithm)),
     }  # fmt: skip
     head = Head(
-        FORMAT, algorithm.name or name, algorithm.collective, algorithm.ranks, algorithm.in_place,
-        algorithm.out_of_place, algorithm.sizes[0], algorithm.sizes[1] or None, algorithm.chunks, algorithm.channels,
-        algorithm.protocol,
-        frozenset(step.verb for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps),
-        roots[0] if roots else None, tuple(algorithm.notes), extra,
+        FORMAT, algorithm.name or name, algorithm.collective, algorithm.ranks, in_place=algorithm.in_place,
+        out_of_place=algorithm.out_of_place, min_bytes=algorithm.sizes[0], max_bytes=algorithm.sizes[1] or None,
+        chunks=algorithm.chunks, channels=algorithm.channels, protocol=algorithm.protocol,
+        verbs=frozenset(step.verb for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps),
+        root=roots[0] if roots else None, notes=tuple(algorithm.notes), extra=extra,
     )  # fmt: skip
     return ForeignProgram(head, codes)

@@ -31,7 +31,7 @@ LETTERS = "ios"  # of input, output and scratch
 # messages in flight from one thread block to another: NCCL's buffer has 8 steps, of which a Simple message takes 4
 SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # largest message in bytes: the smallest default of any executor
-NODES = 4095  # XML elements of a file that the runtime keeps per rank
+NODES = 4095  # XML elements of a file that the runtime keeps per rank (checked in write.py)
 # by the text in the file, so that all steps share one string per verb
 VERBS = {verb: verb for verb in ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")}
 SENDS = ("s", "rcs", "rrs", "rrcs")
@@ -40,6 +40,7 @@ READS = ("s", "rrs", "rrc", "rrcs", "cpy", "re")  # verbs that read at srcbuf
 WRITES = ("r", "rcs", "rrc", "rrcs", "cpy", "re")  # verbs that write at dstbuf
 MOST_BYTES = 2**30  # of a file
 MOST_RANKS = 1024
+MOST_BLOCKS = 1024  # thread blocks of a rank: our own limit, above that of any GPU
 MOST_CHANNELS = 128  # of RCCL
 MOST_STEPS = 64  # of a thread block
 MOST_COUNT = 71  # chunks of one step
@@ -138,6 +139,7 @@ class _Reader:
         self.numbers: dict[str, int] = {}  # numbers read before, by their texts
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        """Take an element. Invalid if it stands in a wrong one, so methods for inner elements find the outer ones."""
         parent = self.open[-1] if self.open else ""
         if _PARENTS.get(name, "?") != parent:
             expected = "" if name in _PARENTS else "; expected algo, gpu, tb and step"
@@ -214,7 +216,7 @@ class _Reader:
         last = self.algorithm.ranks - 1
         channel = element.whole("chan", 0, MOST_CHANNELS)
         send, recv = element.whole("send", -1, last), element.whole("recv", -1, last)
-        self.block = FileBlock(element.whole("id", 0, 1023), send, recv, channel)
+        self.block = FileBlock(element.whole("id", 0, MOST_BLOCKS - 1), send, recv, channel)
         self.gpu.blocks.append(self.block)
         element.name = f"rank {self.gpu.rank}, tb {self.block.number}"
         if self.gpu.rank in (send, recv):
@@ -243,6 +245,7 @@ class _Reader:
         verb = element.text("type")
         if verb not in VERBS:
             raise Invalid(f"line {element.line}: {element.name}: type is {quote(verb)}; expected {', '.join(VERBS)}")
+        # the executor does not look at the count of a nop
         count = element.whole("cnt", 0 if verb != "nop" else -(2**31), MOST_COUNT if verb != "nop" else 2**31 - 1)
         src, dst = (self._buffer_letter(element, key) for key in ("srcbuf", "dstbuf"))
         self.block.steps.append(
@@ -254,7 +257,10 @@ class _Reader:
         )  # fmt: skip
 
     def _common_step(self, attributes: Attributes, number: int) -> FileStep | None:
-        """Return a common step whose numbers were all read before, fast; None for the caller to check any other."""
+        """Return a common step whose numbers were all read before, fast; None for the caller to check any other.
+
+        Such numbers have few digits (CACHED_DIGITS), so they are within the limits of 32 bits.
+        """
         numbers, words = self.numbers, self.words
         try:
             verb, src, dst = VERBS[attributes["type"]], words[attributes["srcbuf"]], words[attributes["dstbuf"]]

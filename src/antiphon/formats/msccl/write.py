@@ -41,6 +41,7 @@ from antiphon.units import format_size
 
 FORMAT_NAME = "MSCCL XML"
 AUTO = "auto"  # the protocol that is predicted to be the fastest
+MAX_INSTANCES = 32  # each has a channel of its own, and MSCCL's executor has 32
 MAX_NAME = 100  # characters of a name
 MAX_RCCL_BLOCKS = 64  # thread blocks per rank that RCCL holds; files without fused steps are for RCCL
 
@@ -70,8 +71,8 @@ def msccl_xml(
     """
     if proto not in (AUTO, *SLOTS):
         raise Invalid(f"proto: expected {AUTO}, {', '.join(SLOTS)}, got {quote(proto)}")
-    if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= 32:
-        raise Invalid(f"instances: expected a whole number from 1 to 32, got {quote(instances)}")
+    if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= MAX_INSTANCES:
+        raise Invalid(f"instances: expected a whole number from 1 to {MAX_INSTANCES}, got {quote(instances)}")
     fused, alone = parse_yes(fused, "option fused"), parse_yes(alone, "option alone")
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > MAX_NAME:
         raise Invalid(f"name: expected up to {MAX_NAME} letters, digits, '_', '-' and '.', got {quote(name)}")
@@ -94,8 +95,11 @@ def msccl_xml(
         # an export without the work of switches (`alone`) was asked for, so it serves all sizes
         note, served = times.compare(protocol, entry.start, last, may_leave=not alone)
         notes += [f"{plan.collective.kind} from {format_size(entry.start)}: {note}"] if note else []
-        sizes = served and bytes_of(replace(entry, start=served[0], stop=served[1] and served[1] + 1), plan)
-        if not sizes:
+        if served is None:  # the library is faster at all sizes
+            continue
+        smallest, largest = served
+        sizes = bytes_of(replace(entry, start=smallest, stop=None if largest is None else largest + 1), plan)
+        if sizes is None:
             continue
         for suffix, text in _write_places(schedule, title, protocol, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])
@@ -107,7 +111,8 @@ def msccl_xml(
 
 
 def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
-    """Return the range of sizes of a file as the runtime counts them: least and largest bytes, 0 for no upper limit.
+    """Return the range of sizes of a file as the runtime counts them: least and largest bytes, 0 for no upper limit;
+    None if it serves no size above 0.
 
     The runtime counts the argument of the call: for gather and scatter that is the share of one rank.
     """
@@ -175,6 +180,7 @@ def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Bo
     numbered_blocks = compile_to_blocks(program, limits, split_blocks=instances > 1, format_name=FORMAT_NAME)
     collective = program.collective
     unit = numbered_blocks.unit * instances
+    # nchunksperloop: chunks of the argument of the call, which is one rank's share for gather and scatter
     loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight
     head = (
         f'nchannels="{numbered_blocks.channels * instances}" nchunksperloop="{loop}" ngpus="{program.ranks}" '
@@ -213,8 +219,8 @@ class _ChunkOffsets:
         self.in_place = program.in_place
 
     def find(self, place: Place | None, count: int, instance: int) -> tuple[str, int]:
-        """Return buffer letter and offset. In place there is one buffer, which is the user's output, or the input where
-        that is larger."""
+        """Return buffer letter and offset of `count` chunks. In place there is one buffer: it is the user's output, or
+        the input where that is larger."""
         if place is None:
             return "i", -1
         buffer, at = place
@@ -232,14 +238,15 @@ class _ChunkOffsets:
 def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
     """Return the element <gpu> of a rank. Unsupported if it has more elements than the runtime holds."""
     rank_blocks, offsets = numbered_blocks.ranks[rank], _ChunkOffsets(numbered_blocks, rank, instances)
+    # A rank parses into a table of fixed size: <algo>, <gpu> of all ranks, and its own thread blocks and steps.
     nodes = 1 + numbered_blocks.program.ranks + instances * sum(1 + len(block.rows) for block in rank_blocks)
-    # the runtime parses a rank's XML into a table of fixed size
     if nodes > NODES:
         raise Unsupported(
             f"{FORMAT_NAME}: rank {rank} has {nodes} elements (thread blocks and steps), and the runtime holds "
             f"{NODES}; take a planner with fewer steps, fewer chunks, or fewer instances"
         )
-    # blocks that others wait for need low numbers, as the executor stores few bits
+    # Blocks that others wait for need low numbers, as the executor stores few bits. `compile_to_blocks` numbers them
+    # first, below `awaited`; the file has these of all instances first, then the others of all instances.
     awaited = 1 + max(
         (row.after[0] for block in rank_blocks for row in block.rows if row.after is not None), default=-1
     )
@@ -258,6 +265,7 @@ def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
 def _block_lines(
     block: NumberedBlock, number: int, channel: int, offsets: _ChunkOffsets, instance: int, awaited: int
 ) -> Iterator[str]:
+    """Yield the element <tb>; `awaited`: the number of blocks of an instance that others may wait for."""
     yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{channel}">\n'
     for step, row in enumerate(block.rows):
         yield _step_line(step, row, offsets, instance, awaited)
@@ -270,7 +278,7 @@ def _step_line(step: int, row: NumberedStep, offsets: _ChunkOffsets, instance: i
         src, dst = (dst, dst) if row.src is None else (src, src)
     after, number = row.after or (-1, -1)
     if row.after is not None:
-        after += instance * awaited
+        after += instance * awaited  # the awaited block of the same instance
     return (
         f'      <step s="{step}" type="{row.verb}" srcbuf="{src[0]}" srcoff="{src[1]}" dstbuf="{dst[0]}" '
         f'dstoff="{dst[1]}" cnt="{row.count}" depid="{after}" deps="{number}" hasdep="{row.flag:d}"/>\n'

@@ -71,8 +71,11 @@ BACK_END = "back end mscclpp-json"
 MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
 MOST_GROUPED = 2**15  # operations (puts by target) of all ranks in groups: the loader reads all for every new size
-FEW_STREAMS = 4  # where more do not fit
-CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to chain all blocks of a GPU
+MORE_STREAMS = 64  # tried where fewer do not fit, before MOST_BLOCKS, which leaves no block to continue a stream in
+FEW_STREAMS = 4  # tried where more do not fit; each is a long chain of blocks
+PAIR = 2  # blocks at a barrier: a full one and the one that continues its stream
+# Blocks at a barrier, enough to chain all blocks of a GPU: MOST_SEMAPHORES + MOST_BARRIERS * (CROWD - 1) >= MOST_BLOCKS
+CROWD = 7
 # Names of the executor's operations on packets: data with flags, which a reader polls instead of waiting for a signal.
 PUT_PACKETS, SEND_SCRATCH_PACKETS, COPY_TO_PACKETS, UNPACK_PACKETS = "ppkt", "rppkt", "cpkt", "upkt"
 PUT_SIGNAL_FLUSH = "pwsf"  # put through a port, signal, and wait until both have left
@@ -116,8 +119,9 @@ class ThreadBlockGroup:
 
 
 def gpu_of(
-    ends: Ends, streams: Iterable[list[StreamStep]], max_crowd: int = 2, group: int = 1, divided: Collection[int] = ()
-) -> GpuText:
+    ends: Ends, streams: Iterable[list[StreamStep]], max_crowd: int = PAIR, group: int = 1,
+    divided: Collection[int] = (),
+) -> GpuText:  # fmt: skip
     """Return the thread blocks of a rank, at most `max_crowd` at a barrier, `group` for each stream.
 
     Its channels are numbered by peer, then by lane, as on the peer's side. `divided`: the numbers of the divided
@@ -139,7 +143,7 @@ def gpu_of(
     channels_of_lane: list[dict[int, int]] = [{} for _ in steps_of_lane]  # by lane: peer -> channel
     for peer, lane in sorted(connections):
         channel_type = ends.channel_type(peer)
-        if channel_type == MEMORY or lane % group == 0:
+        if channel_type == MEMORY or lane % group == 0:  # ports belong to member 0
             channels_of_lane[lane][peer] = len(channels[channel_type])
             channels[channel_type].append(peer)
     # 2. Blocks: cut each lane into thread blocks that respect the executor's limits.
@@ -159,12 +163,13 @@ def gpu_of(
             continue
         has_ports = any(ends.channel_type(peer) == PORT for peer in channels_of_lane[first_lane])
         meets = group > 1 and (has_ports or first_lane // group in divided)
-        of_lanes = ThreadBlockGroup(group, [gpu.chaining.add_barrier()] if meets else [])
+        thread_block_group = ThreadBlockGroup(group, [gpu.chaining.add_barrier()] if meets else [])
         for member in range(group):
             steps, channel_of_peer = steps_of_lane[first_lane + member], channels_of_lane[first_lane + member]
             if has_ports and group == 1:
                 steps = _defer_to_ports(ends, steps)
-            gpu.blocks += _LaneWriter(ends, channel_of_peer, buffers, gpu.chaining, of_lanes, member).blocks(steps)
+            writer = _LaneWriter(ends, channel_of_peer, buffers, gpu.chaining, thread_block_group, member)
+            gpu.blocks += writer.blocks(steps)
     gpu.buffers = list(buffers)
     return gpu
 
@@ -177,6 +182,7 @@ def _defer_to_ports(ends: Ends, steps: list[StreamStep]) -> list[StreamStep]:
     pending: dict[int, list[StreamMove]] = {}
     deferred_steps: list[StreamStep] = []
     for step in steps:
+        # packets need no signal, so their moves stay where they are
         far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
         for move in far:
             pending.setdefault(move.peer, []).append(move)
@@ -209,6 +215,7 @@ class _LaneWriter:
         self.room = MOST_OPERATIONS - self._count_chain_operations()  # operations that the last block may have
 
     def blocks(self, steps: list[StreamStep]) -> list[BlockText]:
+        """Return the thread blocks of this lane. Member 0 comes first, and decides where its group is cut."""
         for number, step in enumerate(steps):
             if number in self.group.cuts:
                 self._cut()
@@ -218,7 +225,7 @@ class _LaneWriter:
             except Unsupported:
                 if self.member or not self.group.barriers:
                     raise
-                del text.operations[length:]
+                del text.operations[length:]  # what was written of this step; the next block repeats it
                 self.group.cuts.append(number)
                 self.group.barriers += [self.chaining.add_barrier(), self.chaining.add_barrier()]
                 self._cut()
@@ -297,7 +304,10 @@ class _LaneWriter:
         )
 
     def _write_pack(self, moves: tuple[StreamMove, ...]) -> None:
-        """Write packets to other ranks; for ports first to this rank's scratch, from where they send them."""
+        """Write packets to other ranks; for ports first to this rank's scratch, from where they send them.
+
+        The moves of a step are all of one kind, so the first shows it (`ByPackets` writes a step for each kind).
+        """
         if moves[0].source[0] == PACKETS:
             self._write_put(SEND_SCRATCH_PACKETS, PORT, moves)
         elif moves[0].peer != self.ends.rank:
@@ -431,14 +441,15 @@ class _LaneWriter:
         """Return the number of operations at the end of the last block that chain it to the next."""
         max_crowd = self.chaining.max_crowd
         if self.group.barriers:
-            return 1
+            return 1  # the barrier of a cut
         if self.chaining.semaphores < MOST_SEMAPHORES:
-            return 2
+            return 2  # NOP, sem_release
         if len(self.crowd) in (0, max_crowd):  # it would begin a crowd
             return max_crowd - 1
         return max_crowd - len(self.crowd)  # a visit of the barrier for each block that may still join
 
     def _begin_crowd(self, first: BlockText) -> None:
+        """Begin a barrier with this block, and complete the last one."""
         self._meet_crowd()
         if self.chaining.barriers == MOST_BARRIERS:
             max_linked = MOST_SEMAPHORES + MOST_BARRIERS * (self.chaining.max_crowd - 1)
@@ -519,12 +530,12 @@ def _fit_blocks(
         return grouped
     reason, more_streams_help = "", True
     # (streams, blocks at a barrier): more streams mean fewer operations per block; each costs a block of MOST_BLOCKS
-    tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
+    tries = [(max_streams, PAIR) for max_streams in sorted({blocks, max(blocks, MORE_STREAMS), MOST_BLOCKS})]
     for max_streams, max_crowd in (*tries, (FEW_STREAMS, CROWD), (1, CROWD)):
-        if max_crowd == 2 and not more_streams_help:
+        if max_crowd == PAIR and not more_streams_help:
             continue
         streams, steps_of, layout = deal_into(max_streams)
-        more_streams_help = streams >= max_streams
+        more_streams_help = streams >= max_streams  # else the schedule has no more streams than these
         gpus: list[GpuText] = []
         try:
             for rank_ends in ends:
@@ -581,10 +592,14 @@ def _fit_groups(
             for stream, steps in enumerate(of_rank)
             for step in (divide_steps(steps, member=0, group=group) if stream in divided else steps)
         )
+        # a group has one stream that moves data at least, hence an operation
         group = min(group, MOST_GROUPED // operations)
         while moving_streams * group > most_moving:
             with suppress(Unsupported):
-                gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, by_rank, strict=True)]
+                gpus = [
+                    gpu_of(rank_ends, streams_of_rank, PAIR, group, divided)
+                    for rank_ends, streams_of_rank in zip(ends, by_rank, strict=True)
+                ]
                 # more than `blocks` are there where some have handed over to others
                 if all(len(gpu.blocks) <= MOST_BLOCKS for gpu in gpus):
                     best, most_moving = (layout, gpus), moving_streams * group

@@ -6,7 +6,8 @@ lower/onesided/form.py. blocks.py and staging.py call these functions before the
 Every block of a group does its part of every operation (`tbg_info`), so all operations of the stream must have one
 size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_chunks_per_step`, `cut_steps`).
 
-A stream that leaves all data to switches, and has more partners than a block has channels, is divided: each block
+A stream that leaves all data to switches, and has more partners (ranks that it signals or waits for) than a block has
+channels, is divided: each block
 signals and waits for some of the partners, for the whole group, which meets where that matters. Example: 71 partners
 and 32 blocks; blocks 0 to 22 take three each, block 23 two, and every block does
 
@@ -40,12 +41,13 @@ DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCH_STEP, SPREAD))  # steps t
 
 
 def _find_peers(steps: list[StreamStep]) -> list[int]:
+    """Return the ranks that a stream signals or waits for, ascending."""
     return sorted({peer for step in steps if step.kind in (SIGNAL, WAIT) for peer in step.peers})
 
 
 def can_be_divided(steps_of_rank: list[list[StreamStep]]) -> bool:
     """Return whether the blocks of a stream's group should share its signals: no rank puts, and some rank has more
-    partners than a block has channels."""
+    partners than a block has channels. `steps_of_rank`: the stream at every rank."""
     has_puts = any(step.moves for steps in steps_of_rank for step in steps)
     return not has_puts and max(len(_find_peers(steps)) for steps in steps_of_rank) > MOST_CHANNELS
 
@@ -59,6 +61,7 @@ def divide_steps(steps: list[StreamStep], member: int, group: int) -> list[Strea
     member_peers, divided, previous_kind = {*peers[member * share : (member + 1) * share]}, list[StreamStep](), SIGNAL
     for step in steps:
         if step.kind != SYNC:
+            # after the waits of all blocks, and before their signals; initially SIGNAL: nothing precedes the first ones
             if previous_kind != step.kind and (previous_kind == WAIT or step.kind == SIGNAL):
                 divided.append(StreamStep(MEET))
             previous_kind = step.kind
@@ -70,7 +73,9 @@ def divide_steps(steps: list[StreamStep], member: int, group: int) -> list[Strea
 
 
 def find_chunks_per_step(streams: Iterable[list[StreamStep]]) -> int:
-    """Return the largest size, in chunks, that divides all operations of blocks, and where they begin."""
+    """Return the largest size, in chunks, of which the sizes of all operations of blocks, and the positions where their
+    data begins, are multiples. `streams`: one stream at every rank. Moves of a signal (see blocks.py: a port performs
+    them) are whole for member 0, so they do not count."""
     numbers = [0]
     for steps in streams:
         for step in steps:
@@ -82,7 +87,7 @@ def find_chunks_per_step(streams: Iterable[list[StreamStep]]) -> int:
 
 
 def cut_steps(steps: list[StreamStep], unit: int) -> list[StreamStep]:
-    """Return the same steps, each on `unit` chunks at once."""
+    """Return the same steps, cut so that each operation is on `unit` chunks and has at most MOST_OF_ONE moves."""
     cut: list[StreamStep] = []
     for step in steps:
         if step.kind in (PUT, PACK):

@@ -101,6 +101,7 @@ class Machine:
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
     def block(self, rank: int, name: str, *, detached: bool = False) -> int:
+        """Add a block without instructions; return its number. `detached`: it may run on after its rank has ended."""
         self.blocks.append(CodeBlock(rank, name, instructions=[], detached=detached))
         return len(self.blocks) - 1
 
@@ -110,6 +111,7 @@ class Machine:
         return block, len(instructions) - 1
 
     def last(self, block: int) -> tuple[Spot, ...]:
+        """Return the last instruction of a block, () if it has none."""
         instructions = self.blocks[block].instructions
         return ((block, len(instructions) - 1),) if instructions else ()
 
@@ -185,7 +187,7 @@ class BlockBuilder:
             if before[0] != block:
                 self.machine.inorder.append((before, spot))
             self.machine.last_request[task.port] = spot
-        if task.flush and self.machine.last(task.port):
+        if task.flush and self.machine.last(task.port):  # a port without requests has nothing to complete
             spot = self.machine.add(block, replace(instruction, wait=self.machine.last(task.port)))
         return spot
 
@@ -212,11 +214,11 @@ class _SeparateThreads:
         self.builder, self.machine, self.items = builder, builder.machine, items
         self.fence = self.machine.last(builder.main)
         self.machine.fences.update(self.fence)
-        self.used = 0  # of the builder's extra blocks
+        self.used = 0  # of the builder's extra blocks, which serve again after every sync
         self.block: dict[int, int] = {0: builder.main}  # by thread
         self.last_spot: dict[int, Spot] = {}  # by thread: its last instruction
         self.flags: list[Cells] = []  # packets that all threads have waited for
-        self.last_data: list[Spot] = []  # the latest operation on data
+        self.last_data: list[Spot] = []  # the latest operation on data; [] before the first
         self.data_operations: list[tuple[Instruction, Spot]] = []  # all operations on data
 
     def add_items(self) -> None:

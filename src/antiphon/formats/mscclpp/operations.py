@@ -89,6 +89,7 @@ class OperationReader:
         return operation.channel_type
 
     def _read_signal(self, operation: Inner) -> list[BlockItem]:
+        """Translate signals and waits. Names with rlx ("relaxed") do not make writes visible: they are loose."""
         kind, name = self._channel_type(operation), operation.name
         if not operation.channel_ids:
             return []
@@ -113,11 +114,12 @@ class OperationReader:
         for channel_id in ids:
             channel = self.names.channel(self, MEMORY, channel_id)
             semaphore = self.wiring.signal(MEMORY, self.rank, channel, is_wait=is_wait)
-            if semaphore >= 0:
+            if semaphore >= 0:  # -1: the peer has no such channel
                 tasks.append(ThreadTask(acquire=(semaphore,)) if is_wait else ThreadTask(release=(semaphore,)))
         return tasks
 
     def _port_task(self, channel_id: int, *, is_wait: bool) -> ThreadTask:
+        """Return the task of a port channel: a wait is the thread's own, a signal a request that the proxy performs."""
         channel = self.names.channel(self, PORT, channel_id)
         semaphore = self.wiring.signal(PORT, self.rank, channel, is_wait=is_wait)
         if is_wait:
@@ -152,7 +154,8 @@ class OperationReader:
         width = self.wiring.width
         if self.window.cells:
             return self.window.at * self.window.cells, self.window.cells
-        # A group of `tbg_size` thread blocks shares the cells: each handles an equal run.
+        # A group of `tbg_size` thread blocks shares the cells: each handles an equal run, as `width` is such that
+        # tbg_size divides the cells (`_find_widths` in read.py).
         cells, group = size * width, operation.tbg_info
         if group is None:
             return 0, cells
@@ -170,14 +173,20 @@ class OperationReader:
         return skip
 
     def _local_cell(self, place: Buffer, size: int, skip: int) -> int:
+        """Return the first cell that is handled of a place of this rank: `skip` cells behind its begin.
+
+        `size`: chunks from there on, which must exist. It may be that of the other end of the operation.
+        """
         return self._cell_here(place.type, place.index, size, skip)
 
     def _cell_here(self, kind: str | None, index: int, size: int, skip: int) -> int:
+        """Return the same for chunk `index` of this rank's buffer `kind`."""
         if kind is None:
             raise Invalid(f"{self}: lacks the type of a buffer of its own")
         return self.wiring.cells(self, self.rank, self.rank, kind, index, size) + self._scratch_offset(kind, skip)
 
     def _remote_cell(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
+        """Return the same for a place of another rank, which channels of type `kind` reach."""
         rank, buffer = self.names.buffer(self, kind, place.buffer_id)
         if buffer == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(
@@ -202,11 +211,12 @@ class OperationReader:
         return operation.dst_buff or []
 
     def _first_ends(self, operation: Inner) -> tuple[Buffer, Buffer, int, int, int]:
-        """Return the first source and target, the size of the source, and the run of it that is handled here."""
+        """Return the first source and target, the size of the source, and the run of it that is handled here (first
+        cell, number of cells)."""
         (source, *_), (target, *_) = self._source_buffers(operation), self._target_buffers(operation)
         return source, target, source.size, *self._own_range(operation, source.size)
 
-    def _make_data(
+    def _data_items(
         self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[int] = (),
         marks: Sequence[int] = (),
     ) -> list[BlockItem]:  # fmt: skip
@@ -214,7 +224,8 @@ class OperationReader:
         if not count:
             return []
         instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
-        # Calls alternate between the halves of a double scratch buffer, so packets may arrive before a rank has begun.
+        # Calls alternate between the halves of a double scratch buffer, so packets may arrive before a rank has begun
+        # (`ahead`).
         instruction.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
         return [
             BlockItem(
@@ -238,7 +249,7 @@ class OperationReader:
         for source, target in zip(sources, targets, strict=False):
             skip, count = self._own_range(operation, target.size)
             read = self._cell_here(sources[0].type, source.index, target.size, skip)
-            items += self._make_data(count, (read,), (self._remote_cell(target, target.size, skip),))
+            items += self._data_items(count, (read,), (self._remote_cell(target, target.size, skip),))
         return items
 
     def _read_port_put(self, operation: Inner) -> list[BlockItem]:
@@ -277,14 +288,14 @@ class OperationReader:
                 self.verb = f"{operation.name}, which takes the two indexes one for the other"
             into = Buffer(source.index, source.size, target.type)
             origin = Buffer(target.index, source.size, None, source.buffer_id)
-            items += self._make_data(
+            items += self._data_items(
                 count, [self._remote_cell(origin, source.size, skip)], [self._local_cell(into, source.size, skip)]
             )
         return items
 
     def _read_copy(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)
-        return self._make_data(count, [self._local_cell(source, size, skip)], [self._local_cell(target, size, skip)])
+        return self._data_items(count, [self._local_cell(source, size, skip)], [self._local_cell(target, size, skip)])
 
     def _read_reduce(self, operation: Inner) -> list[BlockItem]:
         """Translate reductions: rre, rres read all but the first source from other ranks; res, rres write so."""
@@ -303,11 +314,12 @@ class OperationReader:
         read += [(self._remote_cell if reads_remote else self._local_cell)(place, size, skip) for place in sources[1:]]
         write = [self._local_cell(targets[0], size, skip)]
         write += [self._remote_cell(place, size, skip) for place in targets[1:]] if writes_remote else []
-        return self._make_data(count, read, write)
+        return self._data_items(count, read, write)
 
     # ---- packets ----
 
     def _refuse_pipelined(self, operation: Inner) -> None:
+        """Refuse packets within pipelines, and operations on packets that name a port but would not use it."""
         if operation.channel_type == PORT and operation.name not in ("ppkt", "rppkt"):
             raise Unsupported(f"{self}: writes packets by memory channels, whatever their type; use these")
         if self.window.cells:
@@ -323,7 +335,7 @@ class OperationReader:
             skip, count = self._own_range(operation, source.size)
             mark = self._packet_cell(target, source.size, skip, far=MEMORY)
             read = self._cell_here(sources[0].type, source.index, source.size, skip)
-            items += self._make_data(count, (read,), (mark,), marks=(mark,))
+            items += self._data_items(count, (read,), (mark,), marks=(mark,))
         return items
 
     def _port_packets(self, operation: Inner, sources: Sequence[Buffer]) -> list[BlockItem]:
@@ -341,26 +353,27 @@ class OperationReader:
         return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))]
 
     def _read_pass_packets(self, operation: Inner) -> Sequence[BlockItem | None]:
+        """Translate the forwarding of packets that arrived in scratch."""
         self._refuse_pipelined(operation)
         source, _, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
         if operation.channel_type == PORT:
-            arrival = self._make_data(count, [flag], write=[], flags=[flag])
+            arrival = self._data_items(count, [flag], write=[], flags=[flag])
             return [*arrival, None, *self._port_packets(operation, [source] * len(operation.dst_buff or ()))]
         marks = [self._packet_cell(place, size, skip, far=MEMORY) for place in self._target_buffers(operation)]
-        return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
+        return self._data_items(count, [flag], marks, flags=[flag], marks=marks)
 
     def _read_unpack(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         source, target, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
-        return self._make_data(count, (flag,), (self._local_cell(target, size, skip),), flags=(flag,))
+        return self._data_items(count, (flag,), (self._local_cell(target, size, skip),), flags=(flag,))
 
     def _read_pack(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         source, target, size, skip, count = self._first_ends(operation)
         mark = self._packet_cell(target, size, skip)
-        return self._make_data(count, [self._local_cell(source, size, skip)], [mark], marks=[mark])
+        return self._data_items(count, [self._local_cell(source, size, skip)], [mark], marks=[mark])
 
     def _read_reduce_packets(self, operation: Inner) -> list[BlockItem]:
         """Translate reductions of packets. The first source and the first destination are data, the others packets.
@@ -378,7 +391,7 @@ class OperationReader:
         marks = [self._packet_cell(place, size, skip) for place in targets[1 : 1 + copies]]
         marks += [self._packet_cell(place, size, skip, far=MEMORY) for place in targets[1 + copies :]] if sends else []
         write = [self._local_cell(targets[0], size, skip), *marks]
-        return self._make_data(count, read, write, flags=flags, marks=marks)
+        return self._data_items(count, read, write, flags=flags, marks=marks)
 
     # ---- switches ----
 
@@ -395,15 +408,15 @@ class OperationReader:
 
     def _read_switch_reduce(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)
-        return self._make_data(count, self._group_cells(source, size, skip), self._group_cells(target, size, skip))
+        return self._data_items(count, self._group_cells(source, size, skip), self._group_cells(target, size, skip))
 
     def _read_switch_store(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)
-        return self._make_data(count, [self._local_cell(source, size, skip)], self._group_cells(target, size, skip))
+        return self._data_items(count, [self._local_cell(source, size, skip)], self._group_cells(target, size, skip))
 
     def _read_switch_packets(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         source, target, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
         marks = self._group_cells(target, size, skip, packets=True)
-        return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
+        return self._data_items(count, [flag], marks, flags=[flag], marks=marks)

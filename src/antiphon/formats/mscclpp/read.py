@@ -81,6 +81,7 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
 
 
 def _list_operations(file: File) -> Iterator[tuple[int, int, Operation]]:
+    """Yield (rank, block, operation) of all operations, without those within pipelines."""
     for gpu in file.gpus:
         for block in gpu.threadblocks:
             for operation in block.ops:
@@ -119,7 +120,7 @@ def _find_widths(file: File) -> tuple[int, int]:
     if not unit or unit % file.buffer_alignment:
         raise Invalid(f"iter_context: a unit of {unit} bytes is no multiple of the alignment")
     if not file.reuse_resources or scratch_chunks == {0}:
-        return 3, 3  # no turn reuses cells of another, so three turns stand for any number
+        return 3, 3  # no turn reuses cells of another, so three turns (first, inner, last) stand for any number
     # bytes of scratch for each chunk
     chunk = -(-SCRATCH // (2 if file.use_double_scratch_buffer else 1) // max(scratch_chunks))
     chunk = -(-chunk // file.buffer_alignment) * file.buffer_alignment
@@ -169,7 +170,7 @@ class _Rank:
 
     def __init__(self, wiring: Wiring, machine: Machine, rank: int, gpu: Gpu) -> None:
         self.wiring, self.machine, self.rank, self.gpu = wiring, machine, rank, gpu
-        self.ports: dict[int, int] = {}
+        self.ports: dict[int, int] = {}  # port channel -> the block of `machine` for its proxy; filled by readers
         self.barriers: dict[int, dict[int, list[_Visit]]] = {}  # by barrier and block
 
     def read(self) -> None:
@@ -315,7 +316,9 @@ def read(data: bytes, name: str) -> ForeignProgram:
         FORMAT, plan.name or name, collective.kind, collective.ranks, in_place=file.inplace,
         out_of_place=not file.inplace, min_bytes=plan.smallest, max_bytes=plan.largest,
         chunks=grain_of(file, collective) * largest, channels=0, protocol=plan.protocol,
-        verbs=frozenset(operation.name for gpu in file.gpus for block in gpu.threadblocks for operation in block.ops),
+        verbs=frozenset(
+            inner.name for _, _, operation in _list_operations(file) for inner in (operation, *(operation.ops or ()))
+        ),
         root=collective.roots[0] if collective.roots else None, extra={"alignment": plan.alignment},
     )  # fmt: skip
     return ForeignProgram(head, {"in place" if file.inplace else "out of place": plan.code})

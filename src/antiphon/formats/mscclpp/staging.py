@@ -5,9 +5,9 @@ memory of other ranks that it may access is 64 MiB of scratch, which all such pl
 to scratch, from where it is copied or added. Ports (to ranks of other hosts) read scratch only, so what they send is
 copied to scratch first.
 
-Larger messages pass through scratch in units, in turns of a loop (`pipeline`). Chunks are cut into as many as thread
-blocks share an operation, one for each. (MSCCL++'s own way, the field `tbg_info` by which blocks share one chunk, does
-not work: the loop would count its turns by whole chunks, and run beyond the block's share.)
+Larger messages pass through scratch in units, in turns of a loop (`pipeline`). Where k thread blocks share an
+operation, every chunk is cut into k chunks, one for each block. (MSCCL++'s own field for that, `tbg_info`, by which
+blocks share a chunk, does not work: the loop would count its turns by whole chunks, and run beyond the block's share.)
 
     turn 0   signal that the slot is free, wait for such a signal, put unit 0, signal, wait, add unit 0 from the slot
     turn 1   the same with unit 1, in the same slot, and so on
@@ -22,8 +22,8 @@ Slots lie in the second half of scratch: in the first, plans of the packet proto
 
 At most a quarter of scratch is in use, so that units, and with them the smallest messages, are small. The executor
 places slot i at i times the smaller of unit and chunk, so chunks must have at least a unit; smaller messages need other
-plans. In a loop the
-kernel reads only the first operand of a sum from such scratch, so several received operands are added one by one.
+plans. In a loop the kernel reads only the first operand of a sum from such scratch, so several received operands are
+added one by one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.errors import Unsupported
-from antiphon.formats.mscclpp.blocks import BACK_END, MOST_GROUPED, NOP, Ends, Far, gpu_of, name_buffers
+from antiphon.formats.mscclpp.blocks import BACK_END, MORE_STREAMS, MOST_GROUPED, NOP, Ends, Far, gpu_of, name_buffers
 from antiphon.formats.mscclpp.gpu import GpuText
 from antiphon.formats.mscclpp.groups import cut_steps, find_chunks_per_step
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS
@@ -70,7 +70,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     one_sided, reason = OneSided(program, layout), ""
     # fewer streams need fewer resources, but have more steps per block; if those are too many, try more streams
-    for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
+    for max_streams in sorted({blocks, max(blocks, MORE_STREAMS), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports; all steps of a stream on as many chunks
         # (`chunks_per_step`), so that one loop runs them.
         _, steps_of, _ = one_sided.split_streams(max_streams)
@@ -96,6 +96,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
         # the next power of two, so that slots divide scratch evenly
         slots = 2 ** (SPARE * splits * int(sizes[:, SCRATCH].max()) - 1).bit_length()
         slots = max(slots, SHARED_SCRATCH // MOST_UNIT)
+        # rounded up; still the slots in use fit: they begin in the middle, and are at most 1 / SPARE of all
         unit = -(-SHARED_SCRATCH // slots // alignment) * alignment
         if unit < LEAST_UNIT:
             raise Unsupported(f"{BACK_END}: {slots // SPARE} slots of scratch are too many to stage data through")
@@ -157,7 +158,11 @@ class _Copies:
 def _loop(
     ends: Ends, streams: list[list[StreamStep]], chunks_per_step: list[int], splits: int, begin: int, unit: int
 ) -> GpuText:
-    """Return the blocks of a rank: `splits` for each stream, each a loop over its chunks. `begin`: the first slot."""
+    """Return the blocks of a rank: `splits` for each stream, each a loop over its chunks.
+
+    `begin`: the first slot. `chunks_per_step`: by stream. Each stream must fit into one block, as a loop cannot go on
+    in another block.
+    """
     shifted = [
         [_take_part(step, chunks, splits, split, begin) for step in steps]
         for steps, chunks in zip(streams, chunks_per_step, strict=True)

@@ -64,9 +64,10 @@ class Wiring:
 
     def __init__(self, file: File, collective: Collective, width: int, scratch_width: int, file_bytes: int) -> None:
         self.file, self.collective, self.width, self.scratch_width = file, collective, width, scratch_width
-        self.packets = file.protocol == LL
+        self.packets = file.protocol == LL  # whether scratch may hold packets
         grain = grain_of(file, collective)
         self.places = self._make_places(grain, file_bytes)
+        # by type of channel, signalling rank, waiting rank, and number among their channels
         self.semaphores: dict[tuple[str, int, int, int], int] = {}
         self.start: list[int] = []
         self.named: list[str] = []
@@ -80,13 +81,14 @@ class Wiring:
         self.first: list[list[int]] = self.places.first.tolist()
         self.size: list[list[int]] = self.places.size.tolist()
         self.begin: list[int] = self.places.begin.tolist()
+        # recorded by `cells` and `packet_cells`, for `refuse_mixed_scratch` at the end
         self.plain: set[tuple[int, int, int]] = set()  # scratch used as plain data: rank, chunk, number of chunks
         self.packed: set[tuple[int, int, int]] = set()  # scratch used as packets
 
     # ---- cells ----
 
     def _make_places(self, grain: int, file_bytes: int) -> CellPlaces:
-        # packets are modelled in cells of their own, behind those of plain data
+        """Return the places of all buffers. Packets have cells of their own, behind those of plain data in scratch."""
         file, copies = self.file, 2 if self.packets else 1
         scratch_cells = [gpu.scratch_chunks * self.scratch_width * copies for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
@@ -153,6 +155,7 @@ class Wiring:
     # ---- channels ----
 
     def _read_channels(self, rank: int, gpu: Gpu) -> None:
+        """Read the channels and switch groups of a rank."""
         for row, channel in enumerate(gpu.channels):
             where = f"gpus[{rank}].channels[{row}]"
             if channel.channel_type in (MEMORY, PORT):
@@ -162,7 +165,7 @@ class Wiring:
                 for peer in channel.connected_to:
                     if peer >= len(self.file.gpus) or peer == rank:
                         raise Invalid(f"{where}: is connected to {peer}, which is no other rank")
-                    connections.append((peer, 0))
+                    connections.append((peer, 0))  # 0: the number follows in `_pair_channels`
                 if len(connections) > MOST_CONNECTIONS:
                     raise Invalid(f"{where}: more than {MOST_CONNECTIONS} channels")
             elif channel.channel_type == SWITCH:
@@ -177,6 +180,7 @@ class Wiring:
                 raise Invalid(f"{where}: expected type memory, port or switch, got {quote(channel.channel_type)}")
 
     def _pair_channels(self) -> None:
+        """Number the channels between every two ranks, and count them (`channel_counts`: by type, rank and peer)."""
         for connections in self.peers.values():
             # The n-th channel from a to b is paired with the n-th from b to a.
             counts: Counter[int] = Counter()
@@ -199,7 +203,8 @@ class Wiring:
         """Return the semaphore that a rank releases or acquires on a channel; -1 where no rank can acquire it."""
         peer, number = self.peers[kind, rank][channel]
         source, target = (peer, rank) if is_wait else (rank, peer)
-        # The peer has fewer channels: this signal has no receiver.
+        # The peer has fewer channels: this signal has no receiver. (A wait without a sender has a semaphore that nobody
+        # releases, so that it is found to wait forever.)
         if not is_wait and number >= self.channel_counts[kind, peer, rank]:
             return -1
         return self._number_semaphore((kind, source, target, number))
@@ -213,6 +218,7 @@ class Wiring:
         return self.semaphores[key]
 
     def _number_local(self, rank: int, gpu: Gpu) -> list[int]:
+        """Add the semaphores of a rank's own thread blocks; return their numbers in the machine."""
         numbers = []
         for number, semaphore in enumerate(gpu.semaphores):
             numbers.append(len(self.start))
@@ -226,7 +232,11 @@ def _range_text(index: int, size: int) -> str:
 
 
 class Names:
-    """Resolves the numbers by which a thread block calls channels, remote buffers and groups."""
+    """Resolves the numbers by which a thread block calls channels, remote buffers and groups.
+
+    Its methods take a position in the block's own list and return the rank's number of a channel, (rank, buffer type)
+    of a remote buffer, and (buffer number, ranks) of a switch's group.
+    """
 
     def __init__(self, wiring: Wiring, rank: int, number: int, block: ThreadBlock) -> None:
         self.wiring, self.rank, self.number = wiring, rank, number
@@ -277,7 +287,7 @@ class Names:
 
 def collective_of(file: File, collective: Collective | None, root: int, file_bytes: int) -> Collective:
     """Return the collective of a plan: the argument, the one that Antiphon stored, or its kind among all ranks."""
-    from antiphon.core.collective import KINDS as KNOWN
+    from antiphon.core.collective import KINDS as KNOWN  # collectives; KINDS in this file are buffers
     from antiphon.core.collective import ROOTED
     from antiphon.core.serialize import loads
 

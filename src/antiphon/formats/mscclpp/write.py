@@ -136,7 +136,7 @@ def mscclpp_json(
             early_leavers.append(kind)
     if not writer.files:
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
-    per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
+    per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0  # 0: register.py accepts any
     text = registration_text(ranks.pop(), per_node, writer.rows)
     return Files({**writer.files, "register.py": text.encode()}, notes)
 
@@ -144,7 +144,7 @@ def mscclpp_json(
 def _with_relays(plan: Plan) -> Plan:
     """Return the plan; if ranks outside of its members relay, return it for a custom collective of all ranks in which
     the relays have no data of their own."""
-    collective, used = plan.collective, set[int]()
+    collective, used = plan.collective, set[int]()  # used: ranks that send or receive
     for schedule in (entry.schedule for entry in plan.entries if entry.served_by not in GPU_LIBRARIES):
         used |= {*schedule.src.tolist(), *schedule.dst.tolist()}
     if collective.custom is not None or used <= {*collective.members}:
@@ -181,7 +181,7 @@ class _Writer:
     staged: bool
     files: dict[str, bytes] = field(default_factory=dict)
     rows: list[RegisteredPlan] = field(default_factory=list)
-    ranks_per_node: set[int] = field(default_factory=set)
+    ranks_per_node: set[int] = field(default_factory=set)  # the numbers of ranks that hosts have
 
     def add(self, plan: Plan, packet_limit: int | None, prefix: str) -> list[str]:
         """Write a plan; calls of up to `packet_limit` bytes use packets if they can (None: sizes at which packets are
@@ -200,6 +200,7 @@ class _Writer:
             if entry.served_by in GPU_LIBRARIES:
                 continue
             schedule = unjoined(entry.schedule) if self.alone else entry.schedule
+            # an alltoall with unequal counts has no layout in place
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
             prediction = PredictedTimes.of(plan, entry, schedule)
             limit = (
@@ -215,6 +216,7 @@ class _Writer:
             largest_by_packets = max((head.sizes.largest for _, head, _ in variants if head.packets), default=-1)
             label = f"{collective.kind} from {format_size(entry.start)}"
             last_size = max((head.sizes.largest for _, head, _ in variants), default=0)
+            # the last size to expect: of a range without end at least the size that was tuned
             if last_size < (entry.stop - 1 if entry.stop else max(entry.start, prediction.tuned_bytes)):
                 notes.append(f"{label}: serves calls of up to {format_size(last_size)} only: offsets have 32 bits")
             if self.staged:
@@ -230,7 +232,7 @@ class _Writer:
                 remedy = f" (option packets={format_size(tuned_bytes)})" if can_have_packets else ""
                 notes.append(f"{label}: {slower_note}{remedy}")
             written = [variant for variant in variants if variant.head.packets or served is not None]
-            # Calls usually have powers of two, which multiples of a power of two serve.
+            # Sizes of calls are usually powers of two: then a multiple that is one, too, leaves out small calls only.
             multiple = max((head.sizes.multiple for _, head, _ in written), default=1)
             if multiple & (multiple - 1):
                 notes.append(f"{label}: serves only multiples of {multiple} bytes")
@@ -255,15 +257,19 @@ class _Writer:
                 # buffers for both. The file in place is for programs that hand plans to the executor themselves.
                 serves_in_place = None if collective.kind == "broadcast" else in_place
                 if serves_in_place is not None or not in_place:
-                    root, has_groups = (*collective.roots, None)[0], any(gpu.switch_groups for gpu in gpus)
-                    row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, head.packets)
-                    self.rows.append(RegisteredPlan(file, head.label, *row))
+                    registered = RegisteredPlan(
+                        file, name=head.label, collective=collective.kind, root=(*collective.roots, None)[0],
+                        in_place=serves_in_place, smallest=head.sizes.smallest, largest=head.sizes.largest,
+                        unit=head.sizes.multiple, switches=any(gpu.switch_groups for gpu in gpus), packets=head.packets,
+                    )  # fmt: skip
+                    self.rows.append(registered)
         return notes
 
     def _compare(
         self, prediction: PredictedTimes, variants: Sequence[_Variant], stop: int | None, largest_by_packets: int
     ) -> tuple[list[str], tuple[int, int | None] | None]:
-        """Return notes on files that are slower than the choice, and the sizes that plain data serves; None: none."""
+        """Return notes on files that are slower than the choice of tuning, and the smallest and largest size that plain
+        data serves (largest None: no limit); None in their place if it serves no size."""
         notes, tuned_bytes = list[str](), prediction.tuned_bytes
         if 0 < tuned_bytes <= largest_by_packets:
             note, _ = prediction.compare(LL, tuned_bytes, tuned_bytes, may_leave=False)
@@ -280,7 +286,10 @@ class _Writer:
     def _variants(
         self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], packet_limit: int, far: Far
     ) -> Iterator[_Variant]:
-        """Yield the plans of a range: packets up to `packet_limit` bytes, plain data above."""
+        """Yield the plans of a range: packets up to `packet_limit` bytes, plain data above.
+
+        `span`: the sizes of calls, from the first up to but not including the second (None: no limit).
+        """
         start, stop = span
         use_packets = packet_limit > 0 and start <= packet_limit
         packet_plan = _by_packets(schedule, in_place, self.blocks, far) if use_packets else None
@@ -305,6 +314,7 @@ class _Writer:
         """Yield the plan that passes data through scratch, if the range reaches sizes that it serves."""
         if schedule.joint is not None:
             raise Unsupported(f"{BACK_END}: switches write into buffers, and staged data goes to scratch; {ADVICE}")
+        # MAX_LAG: scratch is not reused within a call, hence not within a turn of the loop
         lowered = lower(schedule, in_place=in_place, lag=MAX_LAG, staged=True)
         program = among(lowered, job_of(schedule.collective))
         plan = stage(program, chunked(program, MOST_CHUNKS, BACK_END), self.blocks, far, self.alignment)
@@ -344,6 +354,7 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
 
 
 def _has_equal_counts(collective: Collective) -> bool:
+    """Return whether the collective has a layout in place: of an alltoall, whether its counts are equal."""
     try:
         sides(collective, in_place=True)
     except Unsupported:
@@ -371,6 +382,7 @@ def _find_switched(program: Program) -> tuple[BufferLayout, Switched]:
 
 
 def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, BufferLayout, Switched]:
+    """Return the program of a schedule, the addresses of its data, and the part that switches perform."""
     if not schedule.collective.weights.any():
         raise Unsupported(f"{BACK_END}: no rank has any data, and a loader divides by the chunks of its buffers")
     # By default (lag 0) without reuse of scratch (MAX_LAG) if that is little, else with reuse after one step.
@@ -486,6 +498,7 @@ class _Head:
             # Calls take turns in two halves of the shared scratch, and packets are twice as large as their data.
             chunk = min(chunk, SHARED_SCRATCH // 4 // max(scratch, 1))
         chunk = chunk // self.alignment * self.alignment
+        # chunks of the buffer whose size is that of the call: the output of an allgather, else the input
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
         largest, multiple = chunk * max(counts), self.alignment * max(counts)
         # a range is stated only if all ranks pass buffers of one size; of custom ones those with relays may
@@ -499,6 +512,7 @@ class _Head:
         return _Sizes(start, largest if stop is None else min(largest, stop - 1), multiple)
 
     def _gpu_text(self, rank: int, gpu: GpuText, chunks: tuple[int, int]) -> str:
+        """Return the JSON of a rank; `chunks`: of its input and output, as `chunks_of_ranks` counts them."""
         channels = ",".join(
             f'{{"channel_type":"{kind}","connected_to":{_json_list(peers)}}}'
             for kind, peers in gpu.channels.items()

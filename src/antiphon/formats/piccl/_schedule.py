@@ -75,7 +75,10 @@ def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
 
 
 def _join_arrays(arrays: list[Longs], width: int) -> Longs:
-    """Join the arrays of a column; a single array is not copied, to save memory."""
+    """Join the arrays of a column. `width`: numbers of a row, if it has several ("runs"), else 0.
+
+    A single array is not copied, to save memory.
+    """
     if len(arrays) == 1:
         return arrays[0]
     return np.concatenate(arrays) if arrays else np.zeros((0, width) if width else 0, np.int64)
@@ -95,6 +98,7 @@ class _Reader:
         self.arrays: dict[str, list[Longs]] = {name: [] for name in _COLUMNS}
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        """Take an element; `read_xml` calls this and `end`."""
         self.depth += 1
         if name == "transfer" and self.depth == 2:
             self.batch.append(attributes)
@@ -196,6 +200,7 @@ class _Reader:
             self._add_dependencies(key, [self.count + i] * len(ids), list(map(int, ids)))
 
     def _add_dependencies(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
+        """Add waits: transfer number `owner` of the file waits for the transfer with the id `dep`."""
         self.arrays["owner"].append(np.array(owner, np.int32))  # narrow types, as these columns may be long
         self._append_column("dep", dep)
         self.arrays["left"].append(np.full(len(dep), _WAITS[key], np.int8))
@@ -251,6 +256,7 @@ class _Reader:
         return PicclSchedule(path, name, algorithm, self.k, self.nbytes, graph, ids, plan)
 
     def _error_at(self, number: int, reason: str) -> Invalid:
+        """Return the error about transfer `number` of the file, with its line and id."""
         return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {reason}")
 
     def _resolve_ids(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
@@ -330,6 +336,8 @@ class _Reader:
         expected = messages(schedule)
         if len(expected) != len(graph):
             raise Invalid("two transfers have the same step, src, dst and route; join them")
+        # Rows of a transfer have equal step, ends and route, so they are of one message; no transfer is without rows,
+        # and there are as many messages: so each is one transfer.
         number = np.empty(len(graph), np.int64)
         number[row] = expected.of_row
         size, combined = (column[number] for column in expected.nbytes(self.nbytes))

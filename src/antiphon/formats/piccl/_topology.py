@@ -79,7 +79,8 @@ def read_topology(
         radix = (
             device_radix if device_radix is not None else read_integer(reader.head, "device_radix", "topo", default=1)
         )
-        # a port sends one packet at a time: a profile calls PICCL's hosts nodes, and their ports the node radix
+        # A port sends one packet at a time. A profile calls PICCL's hosts nodes, and their number of ports (one for all
+        # hosts, as checked above) the node radix.
         loggp = LogGP(tuple(levels), radix, node_radix=ports.pop(), node=NAMES[0])
         title = reader.head.get("name") or Path(path).name.split(".")[0]
         return _build_machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
@@ -278,7 +279,7 @@ def _build_machine(
         """Link node `inner` (a rank, or the switch of `group`) to the switch of the group around it, both ways."""
         loggp_level = figures[outer.file]
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
-        key = (ports, outer.level, outer.file, group.file if group is not None else "")
+        key = (ports, outer.level, outer.file, group.file if group is not None else "")  # links that are alike
         if key not in kinds:
             # G is seconds per byte at the largest size: 1 / G is the bandwidth of one port
             rate = ports / max(Fraction(loggp_level.G[-1]), _MIN_G)

@@ -65,11 +65,12 @@ class Box:
     model: str = ""  # product name of its GPUs; "" if unknown
     devices: list[PcieDevice] = field(default_factory=list)  # of the PCIe tree; others refer to them by index
     gpus: list[int] = field(default_factory=list)  # rank -> its device
-    # (rank, rank) -> NVLinks or xGMI links together
+    # (source rank, destination rank) -> bandwidth of all NVLinks or xGMI links of the pair together, in this direction
     bonds: dict[tuple[int, int], Fraction] = field(default_factory=dict)
-    # rank -> its NVLinks to the NVSwitches together
+    # rank -> bandwidth of all its NVLinks to the NVSwitches together
     switch_bandwidth: dict[int, Fraction] = field(default_factory=dict)
-    hosts: dict[int, Fraction] = field(default_factory=dict)  # rank -> its NVLinks to the processor (POWER) together
+    # rank -> bandwidth of all its NVLinks to the processor together (POWER systems)
+    hosts: dict[int, Fraction] = field(default_factory=dict)
     link_bandwidth: Fraction = NVLINK  # of one NVLink or xGMI link
     fast_kind: str = "nvlink"  # or "xgmi"
     has_nvls: bool = False  # whether the NVSwitches multicast and reduce
@@ -79,6 +80,7 @@ class Box:
     notes: list[str] = field(default_factory=list)  # assumptions and omissions, for the user
 
     def add(self, device: PcieDevice) -> int:
+        """Add a device below its parent, which is in the box; return its number."""
         if len(self.devices) >= MAX_DEVICES:
             raise Invalid(f"has more than {MAX_DEVICES} devices; a box has some hundred at most")
         device.depth = self.devices[device.parent].depth + 1 if device.parent >= 0 else 0
@@ -144,6 +146,7 @@ class _MachineBuilder:
         return len(self.places) - 1
 
     def add_fast_links(self) -> None:
+        """Add NVLinks or xGMI links, and a switch for all NVSwitches."""
         box = self.box
         latency = NVLINK_LATENCY if box.fast_kind == "nvlink" else XGMI_LATENCY
         for (a, b), speed in box.bonds.items():
@@ -219,6 +222,7 @@ class _MachineBuilder:
             )
 
     def _add_pcie_links(self, devices: Sequence[int]) -> None:
+        """Add a link from each of these devices to the next device above it that is a node of the machine."""
         has_assumed_speed = False
         host_links = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
         for device in devices:
@@ -243,11 +247,16 @@ class _MachineBuilder:
             self.box.notes.append(f"PCIe: 16 lanes of generation {generation} are assumed (--option pcie_gen=5)")
 
     def _top_of(self, device: int) -> int:
+        """Return the host bridge above a device."""
         while self.box.devices[device].parent >= 0:
             device = self.box.devices[device].parent
         return device
 
     def machine(self) -> Topology:
+        """Return the machine of all links and switches that were added; `bridge_limits` bounds the traffic of sockets.
+
+        The unit link is one NVLink or xGMI link or, without such links, the slowest PCIe slot.
+        """
         limits: list[SharedLimit] = []
         if self.bridges and any(link_type.kind == "pcie" for *_, link_type in self.links):
             widest = max(link_type.bandwidth for *_, link_type in self.links if link_type.kind == "pcie")
@@ -327,7 +336,8 @@ def pcie_generation(value: object, default: int) -> int:
 
 
 def ports_of_card(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:
-    """Return the ports that card `number` of `cards` serves: consecutive groups, as in the catalogue."""
+    """Return the ports (nodes of the machine) that card `number` of `cards` serves: consecutive groups of equal size,
+    or one port where there are as many cards or more, as in the catalogue."""
     if cards >= len(ports):
         return (ports[number * len(ports) // cards],)
     return tuple(port for i, port in enumerate(ports) if i * cards // len(ports) == number)

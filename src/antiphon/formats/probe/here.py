@@ -168,7 +168,8 @@ class _LinuxDevices:
         addresses = sorted(os.listdir(folder)) if folder.is_dir() else []
         if not addresses:
             self.notes.append(f"PCIe cannot be seen: nothing in {folder}")
-        gpus = {_NVIDIA: (("0x0300", "0x0302"), self.nvidia), _AMD: (("0x0380", "0x1200"), self.amd)}  # by class
+        # vendor -> PCI classes of its GPUs (VGA and 3D controllers; other displays and accelerators), and their list
+        gpus = {_NVIDIA: (("0x0300", "0x0302"), self.nvidia), _AMD: (("0x0380", "0x1200"), self.amd)}
         for address in addresses:
             kind, vendor = read_text(folder / address / "class"), read_text(folder / address / "vendor")
             if vendor in gpus and kind.startswith(gpus[vendor][0]):
@@ -199,7 +200,7 @@ class _LinuxDevices:
         return device
 
     def _read_cards(self) -> None:
-        """Add the network cards: those with RDMA, then the others."""
+        """Add the network cards: those with RDMA, then those of other PCIe devices."""
         listed_devices: set[int] = set()  # PCIe devices whose card is listed already
         for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
             folder = self.root / "class" / group
@@ -210,7 +211,7 @@ class _LinuxDevices:
                 device = self.add_device(path / "device", NIC) if _on_pcie(path / "device") else -1
                 if device in listed_devices or device < 0:
                     continue
-                if group == "net":
+                if group == "net":  # one for each PCIe device; several RDMA cards may share a device
                     listed_devices.add(device)
                 speed = speed_of(path)
                 if speed is None:
@@ -274,6 +275,7 @@ class _LinuxDevices:
             thread = folder / f"cpu{number}"
             if not (thread / "topology").is_dir() or (allowed is not None and number not in allowed):
                 continue
+            # hardware threads with the same siblings are one core
             package = read_text(thread / "topology" / "physical_package_id")
             siblings = read_text(thread / "topology" / "thread_siblings_list") or str(number)
             cores.setdefault(f"{package}/{siblings}", (package, memories.get(number, ""), _last_cache(thread)))
@@ -295,6 +297,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def _on_pcie(path: Path) -> bool:
+    """Return whether a folder of /sys is a device of PCIe, which has a vendor and a class; virtual ones have not."""
     return (Path(os.path.realpath(path)) / "vendor").exists() and (path / "class").exists()
 
 
@@ -358,7 +361,8 @@ def _last_cache(path: Path) -> str:
 
 
 def keep_allocated(probed: Probed, environment: Environment) -> Probed:
-    """Return the ranks allocated to this process: GPUs by the vendors' environment variables, hosts by Slurm's."""
+    """Return the ranks allocated to this process: GPUs by the vendors' environment variables (the first that is set
+    counts), hosts by Slurm's."""
     if probed.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job:

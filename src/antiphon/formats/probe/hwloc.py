@@ -33,6 +33,10 @@ _COMPUTE_NAME = re.compile(r"(cuda|nvml|rsmi|amdsmi|ze)([0-9]{1,4})(?:\.[0-9]{1,
 # Names of fast network cards
 _CARD = re.compile(r"mlx[0-9]|hfi|bxi|cxi|ib[0-9]|hsn|qib|bnxt_re|efa")
 _MAX_VALUES = 2**16  # of a matrix
+_MAX_OBJECTS = 2**14  # devices of PCIe and of the operating system
+_MAX_NAMES = 16  # that the operating system has for a device of PCIe
+# PCI classes: of GPUs (VGA and 3D controllers; other displays and accelerators), NVSwitches and InfiniBand cards
+_NVIDIA_GPU, _AMD_GPU, _OTHER_BRIDGE, _INFINIBAND = ("0300", "0302"), ("0380", "1200"), "0680", "0207"
 _NVIDIA, _AMD = "10de", "1002"  # vendors, as PCI numbers them
 
 
@@ -166,7 +170,7 @@ class _Reader:
             if element.pci_device is not None:
                 self.objects[f"{kind}:{key}"] = len(self.pci_devices) - 1
         elif kind == "OSDev" and (pci_device := self._innermost_pci_device()) is not None:
-            if len(pci_device.names) < 16:
+            if len(pci_device.names) < _MAX_NAMES:
                 pci_device.names.append(attributes.get("name", "")[:40])
             # PCIDevs are nested in bridges, never in each other, so the one begun last encloses this element.
             self.objects[f"OSDev:{key}"] = len(self.pci_devices) - 1
@@ -174,15 +178,15 @@ class _Reader:
             self.packages.add(f"Package:{key}")
         elif kind in ("Core", "PU"):
             self._add_core(kind, element.memories, line)
-        if len(self.objects) > 2**14:
-            raise Invalid(f"line {line}: has more than {2**14} devices")
+        if len(self.objects) > _MAX_OBJECTS:
+            raise Invalid(f"line {line}: has more than {_MAX_OBJECTS} devices")
 
     def _add_core(self, kind: str, memory: str, line: int) -> None:
         """Add a core, or a hardware thread if there are no cores, with its package, memory and cache."""
         cores = self.cores if kind == "Core" else self.threads
         if kind == "PU" and self.cores:
             return
-        if len(cores) >= MAX_CORES * (1 if kind == "Core" else 2):
+        if len(cores) >= MAX_CORES * (1 if kind == "Core" else 2):  # two hardware threads per core
             raise Invalid(f"line {line}: has more than {MAX_CORES} cores")
         package = cache = ""
         for element in self.open_elements:
@@ -196,6 +200,7 @@ class _Reader:
         """Add a PCI bridge or device to the box, below the device whose element encloses it."""
         # The innermost enclosing device is the parent on PCIe.
         parent = next((outer.device for outer in reversed(self.open_elements) if outer.device >= 0), -1)
+        # bridge_type: 0 is the host, 1 PCIe, on the upper and on the lower side
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
             if element.memories not in self.bridges:
                 self.bridges[element.memories] = self.box.add(PcieDevice(BRIDGE, name=element.memories[:20]))
@@ -222,7 +227,7 @@ class _Reader:
             )
             element.pci_device.model = device_name(identity[2], identity[3]) if identity else ""
             element.pci_device.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
-                element.pci_device.kind == "0680" and element.pci_device.vendor == _NVIDIA
+                element.pci_device.kind == _OTHER_BRIDGE and element.pci_device.vendor == _NVIDIA
             )
             self.pci_devices.append(element.pci_device)
 
@@ -252,8 +257,8 @@ def _is_gpu(pci_device: _PciDevice) -> bool:
     if any(_COMPUTE_NAME.fullmatch(name) for name in pci_device.names):
         return True
     if pci_device.vendor == _NVIDIA:
-        return pci_device.kind in ("0302", "0300")
-    return pci_device.vendor == _AMD and pci_device.kind in ("0380", "1200")
+        return pci_device.kind in _NVIDIA_GPU
+    return pci_device.vendor == _AMD and pci_device.kind in _AMD_GPU
 
 
 def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
@@ -268,14 +273,14 @@ def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
     box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
     box.link_bandwidth = gpu_type.link if gpu_type else NVLINK
-    box.pcie_generation = gpu_type.pcie_generation if gpu_type else 4
+    if gpu_type:
+        box.pcie_generation = gpu_type.pcie_generation
     for pci_device in reader.pci_devices:
-        if pci_device.kind == "0207" or any(_CARD.match(word) for word in pci_device.names):
+        if pci_device.kind == _INFINIBAND or any(_CARD.match(word) for word in pci_device.names):
             box.devices[pci_device.device].kind = NIC
             label = next((word for word in pci_device.names if _CARD.match(word)), box.devices[pci_device.device].name)
-            port = box.add(
-                PcieDevice(NIC, pci_device.device, speed=None, name=label)
-            )  # the card's network port, below the card
+            # the card's network port, below the card
+            port = box.add(PcieDevice(NIC, pci_device.device, speed=None, name=label))
             box.nic_speeds[port] = None  # the file has no bandwidth of networks
     for matrix, (keys, values) in reader.matrices.items():
         _add_matrix(box, reader, gpus, matrix, keys, values, gpu_type)
@@ -333,4 +338,5 @@ def _directions_counted(
         sum(values[row * count + column] for column in range(count) if column != row)
         for row, pci_device in enumerate(pci_devices) if pci_device is not None and id(pci_device) in rank
     ]  # fmt: skip
+    # 1 % more is rounding
     return 2 if max(bandwidths, default=0.0) * 1e6 > 1.01 * float(gpu_type.links * gpu_type.link) else 1

@@ -118,6 +118,7 @@ def join_by_own_cards(
         for host in range(boxes)
         for i, card in enumerate(cards)
     ]
+    # a link for each host and switch; `join_box_and_fabric` takes its type from it, but the speeds from `ports`
     pairs = {(port.host, port.switch): LinkType("ib", port.speed, IB_HOP) for port in ports}
     links = [link for pair, kind in pairs.items() for link in both_ways([pair], kind)]
     # the spine carries as much as the rail below it
@@ -133,6 +134,7 @@ def join_by_own_cards(
 
 
 def _speed_of(card: NetworkCard) -> Fraction:
+    """Return the speed of a card that has one, as all of `cards_with_speeds` have."""
     assert card.bandwidth is not None
     return card.bandwidth
 
@@ -209,7 +211,7 @@ def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
     """Return each cable of a host with the nodes of the box that it serves."""
     cards = box.machine.cards
     by_name = {card.name: card.nodes for card in cards}
-    card_names = [port.card.partition("/")[0] for port in ports]
+    card_names = [port.card.partition("/")[0] for port in ports]  # fabric.py names a port CARD/NUMBER
     # by name, else by number in order, else spread evenly
     if by_name and all(name in by_name for name in card_names):
         return [(port, by_name[name]) for port, name in zip(ports, card_names, strict=True)]
@@ -238,6 +240,7 @@ def _assign_box_cards(box: Probed, ports: list[Port]) -> Assignment:
 
 def _card_nodes(machine: Topology) -> list[int]:
     """Return the nodes that network cards attach to: PCIe switches, if there are no faster links, else ranks."""
+    # box.py and the catalogue name the places of PCIe switches so
     pcie_switches = [node for node in range(machine.ranks, machine.nodes) if "/pcie" in machine.places[node]]
     fast = {machine.types[kind].kind for kind in machine.link_type.tolist()} - {"pcie", "socket"}
     return pcie_switches if pcie_switches and not fast else list(range(machine.ranks))

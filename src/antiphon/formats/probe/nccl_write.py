@@ -60,7 +60,7 @@ def nccl_xml(
     machine, notes = box.machine, list[str]()
     if hosts(machine):
         raise Unsupported(f"{machine.name}: has several hosts; NCCL's file describes one, so name the box alone")
-    if 2 * machine.ranks > MAX_ELEMENTS:
+    if 2 * machine.ranks > MAX_ELEMENTS:  # a GPU takes two at least, <pci> and <gpu>
         raise Unsupported(f"{machine.name}: has {machine.ranks} GPUs; NCCL reads at most {MAX_ELEMENTS} XML elements")
     if cpu not in CPUS:
         raise Invalid(f"cpu={quote(cpu)}: expected {', '.join(CPUS)}")
@@ -157,6 +157,7 @@ class _Writer:
         return root
 
     def _is_bridge(self, node: int) -> bool:
+        """Return whether a node is the host bridge of a socket, by its place (host0/socket0/bridge0)."""
         return node < self.machine.nodes and self.machine.places[node].rpartition("/")[2].startswith("bridge")
 
     # ---- the tree of PCIe ----
@@ -205,6 +206,7 @@ class _Writer:
     # ---- elements ----
 
     def _add_pci(self, parent: Element, node: int) -> None:
+        """Add a PCIe switch with all below it, or a GPU with its NVLinks."""
         pcie_link = self.pcie_links.get(node, self.default_pcie_link)
         if node >= self.machine.ranks:
             switch = _add(parent, "pci", **{"busid": next(self.spare_addresses), "class": PCIE_SWITCH, **pcie_link})
@@ -228,7 +230,7 @@ class _Writer:
             device = _add(
                 parent, "pci", **{"busid": self.card_addresses[number], "class": CARD, **self.default_pcie_link}
             )
-            speed = int((card.bandwidth or 0) * 8 / 10**6)
+            speed = int((card.bandwidth or 0) * 8 / 10**6)  # Mbit/s
             _add(_add(device, "nic"), "net", name=card.name, dev=number, speed=speed, port=1, gdr=self.gdr)
 
     def _fast_links(self, rank: int) -> dict[tuple[str, str], int]:

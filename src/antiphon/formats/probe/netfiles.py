@@ -100,11 +100,13 @@ def _read_yaml(path: str) -> dict[str, list[str]]:
 
 
 def _split_words(text: str) -> list[str]:
+    """Return the words between commas, without quotes."""
     return [word.strip().strip("\"'") for word in text.split(",")] if text.strip() else []
 
 
 def _read_json(data: bytes) -> dict[str, list[str]]:
-    """Return the lists by key; a single value is a list of one. A value more than may be is read, and refused later."""
+    """Return the lists by key; a single value is a list of one. Of a longer list than may be, one value more than may
+    be is kept, so that its length is refused later."""
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():
@@ -203,9 +205,9 @@ def _add_dimension(links: _Links, shape: str, sizes: Sequence[int], axis: int, k
         return
     other_axes = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
-    links_per_line = size * (size - 1) if shape == "full" else 2 * size
+    links_per_line = size * (size - 1) if shape == "full" else 2 * size  # a line of GPUs has two fewer than a ring
     check_link_count(links.count + links_per_line * math.prod(sizes) // size, "the network", MAX_LISTED)
-    # one line of ranks along this axis for each choice of the other coordinates
+    # a row of ranks along this axis for each choice of the other coordinates
     for other_coordinates in product(*reversed(other_axes)):
         base = sum(coordinate * step for coordinate, step in zip(reversed(other_coordinates), strides, strict=True))
         line = [base + i * stride for i in range(size)]
@@ -274,7 +276,7 @@ def _read_ns3(path: str, name: str) -> Probed:
     values = [int(word) for word in head if re.fullmatch(r"[0-9]{1,7}", word)]
     if len(values) == 3:
         (nodes, switches, cables), nvswitches = values, 0
-    elif len(values) in (5, 6):
+    elif len(values) in (5, 6):  # nodes, GPUs per server, NVSwitches, other switches, links; the rest is not read
         nodes, _, nvswitches, other_switches, cables = values[:5]
         switches = nvswitches + other_switches
     else:
@@ -351,7 +353,7 @@ def _read_tacos(path: str, name: str) -> Probed:
     columns: list[str] = []
     kinds: dict[tuple[str, str], LinkType] = {}
     for number, raw in read_lines(path):
-        cells = [cell.strip() for cell in raw.split(",", 8)]
+        cells = [cell.strip() for cell in raw.split(",", 8)]  # the columns that are read come first
         if cells[0] == "NPUs Count" and len(cells) > 1 and re.fullmatch(r"[0-9]{1,6}", cells[1]):
             count = int(cells[1])
             if not 0 < count <= MAX_RANKS:
@@ -368,15 +370,15 @@ def _read_tacos(path: str, name: str) -> Probed:
                 raise Invalid(
                     f"line {number}: expected two different NPUs from 0 to {count - 1}, got {quote(a)}, {quote(b)}"
                 )
-            key = (
-                next((c for c in row if c.startswith("Latency")), ""),
-                next((c for c in row if c.startswith("Bandwidth")), ""),
-            )
-            figures = row.get(key[0], "")[:40], row.get(key[1], "")[:40]
+            # titles with their units, such as "Latency (ns)"
+            latency_title = next((c for c in row if c.startswith("Latency")), "")
+            bandwidth_title = next((c for c in row if c.startswith("Bandwidth")), "")
+            figures = row.get(latency_title, "")[:40], row.get(bandwidth_title, "")[:40]
             if figures not in kinds:
+                latency_text, bandwidth_text = figures
                 with within(f"line {number}"):
-                    latency = exact(figures[0], "latency") / (10**6 if "us" in key[0] else 10**9)
-                    kinds[figures] = LinkType("link", exact(figures[1], "bandwidth") * GB, float(latency))
+                    latency = exact(latency_text, "latency") / (10**6 if "us" in latency_title else 10**9)
+                    kinds[figures] = LinkType("link", exact(bandwidth_text, "bandwidth") * GB, float(latency))
             links.add(int(a), int(b), kinds[figures])
             if links.count > MAX_LINKS:
                 raise Invalid(f"line {number}: more than {MAX_LINKS} links")

@@ -68,7 +68,7 @@ class _SmiOutput:
     """The contents of all texts. GPUs and cards are called as in the matrix: GPU0, NIC0."""
 
     peers: list[str] = field(default_factory=list)  # columns of the matrix, GPUs first
-    cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level of the PCIe path between two
+    cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level (_LEVEL) of the PCIe path between two
     nvlinks: dict[tuple[str, str], int] = field(default_factory=dict)  # number of NVLinks between two
     numa: dict[str, str] = field(default_factory=dict)  # GPU -> its NUMA node, or its cores
     product_names: dict[str, str] = field(default_factory=dict)  # GPU -> product name
@@ -163,7 +163,7 @@ class _Reader:
             return False
         self.columns = []
         for word in words:
-            if word in ("CPU", "NUMA", "GPU"):
+            if word in ("CPU", "NUMA", "GPU"):  # a title of the affinities, such as "CPU Affinity"
                 break
             self.columns.append(word)
         peers = set(self.output.peers)
@@ -381,7 +381,7 @@ def _is_switched(
         # a link leads to a PCI address that is not a GPU's
         if output.gpu_at_address and row_sums[gpu] and not output.gpu_at_address.keys() >= set(addresses):
             return True
-        if addresses and row_sums[gpu] > len(addresses):
+        if addresses and row_sums[gpu] > len(addresses):  # the row has more links than `nvlink -R` lists
             return True
     for gpu, count in row_sums.items():
         active_links = len([speed for speed in output.links.get(gpu, {}).values() if speed])

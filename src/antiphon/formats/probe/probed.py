@@ -15,9 +15,9 @@ from antiphon.errors import Invalid, list_first
 class Port:
     """A cable from a network card of a host to a switch."""
 
-    host: int  # node of the machine
+    host: int  # node of the machine; in a `Net`, the index in its list of hosts
     card: str  # its name, unique within the host
-    switch: int  # node of the machine; while a `Net` is read, the position of the switch
+    switch: int  # node of the machine; while a network is read (`Net` in net.py), the index in its list of switches
     speed: Fraction  # bytes per second each way
 
 

@@ -147,7 +147,7 @@ def _read_amd_smi(output: _SmiOutput, data: bytes) -> None:
 
 
 def _add_entry(output: _SmiOutput, title: str, a: str, b: str, value: str) -> None:
-    """Add an entry of a table for both directions of a pair: JSON has each pair once."""
+    """Add an entry of a table for both directions of a pair: JSON has each pair once, or (amd-smi) each direction."""
     output.add_gpu(a)
     output.add_gpu(b)
     title = title.lower()
@@ -172,7 +172,7 @@ def _read_text(output: _SmiOutput, path: str) -> None:
         words = line.split()
         # names of GPUs alone are a table's header; a single one, in a table that has a header, is a row without values
         if all(_is_gpu(word) for word in words) and (len(words) > 1 or not columns):
-            columns = words[: _MAX_GPUS + 1]
+            columns = words[: _MAX_GPUS + 1]  # one more than may be is an error in `add_gpu`
             for word in columns:
                 output.add_gpu(word)
         elif _is_gpu(words[0]) and columns and len(words) > len(columns):
@@ -206,7 +206,7 @@ def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
     box.link_bandwidth = gpu_type.link if gpu_type else XGMI3
-    box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else 4)
+    box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else box.pcie_generation)
     bridge_of_numa: dict[str, int] = {}
     for gpu in gpus:
         numa = output.numa.get(gpu, "0")
@@ -238,8 +238,8 @@ def _direct_pairs(output: _SmiOutput, gpus: list[str]) -> set[tuple[int, int]]:
 
 
 def _parse_bandwidths(text: str) -> tuple[int, int | None]:
-    """Return the MB/s of one link and of all links of a pair from "50000-200000"; (0, None) if the text has no such
-    form.
+    """Return the MB/s of one link and of all links of a pair from "50000-200000"; (0, None), for unknown, if the text
+    has no such form.
     """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     return (int(match[1]), int(match[2])) if match else (0, None)

@@ -48,7 +48,7 @@ class GpuType:
     xgmi: bool = False
 
 
-# name, link, links, pcie_generation
+# The columns of GpuType: name, link, links, pcie_generation
 P100, V100, A100 = GpuType("P100", NVLINK1, 4, 3), GpuType("V100", NVLINK, 6, 3), GpuType("A100", NVLINK, 12, 4)
 H100, B200 = GpuType("H100", NVLINK, 18, 5, has_nvls=True), GpuType("B200", NVLINK5, 18, 5, has_nvls=True)
 TURING, GA102 = GpuType("Turing", NVLINK, 2, 3), GpuType("GA102", NVLINK_GA102, 4, 4)
@@ -85,7 +85,8 @@ _DEVICES = {
         "75a3": "AMD Instinct MI355X",
     },
 }  # fmt: skip
-# By compute capability of NVIDIA, and by AMD's generation.
+# By compute capability of NVIDIA (90 is 9.0), and by AMD's generation (90a is gfx90a, as is RCCL's 910). The first or
+# last of a type represents it in `generation_attribute`.
 _SM = {60: P100, 61: _PCIE3, 62: _PCIE3, 70: V100, 72: V100, 75: TURING, 80: A100, 86: GA102, 87: GA102, 89: ADA,
        90: H100, 100: B200, 103: B200, 120: _RTX50}  # fmt: skip
 _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "941": MI300, "942": MI300, "950": MI350}
@@ -144,7 +145,7 @@ def nearest_pcie_speed(bytes_per_second: float) -> Fraction | None:
 
 
 def cable_speed(cable: str) -> Fraction | None:
-    """Return bytes per second of a cable such as 4xHDR; None if unknown."""
+    """Return bytes per second of a cable such as 4xHDR (4 lanes of HDR); None if unknown."""
     match = re.fullmatch(r"([0-9]{1,2})x([A-Z0-9]{3,5})", cable.strip())
     lane = INFINIBAND.get(match[2]) if match else None
     return lane * int(match[1]) * GB / 8 if match and lane and int(match[1]) else None

@@ -44,12 +44,14 @@ SOURCES: Mapping[str, Source] = {
     ),
     "rocm-smi": Source(
         "rocm:read", "rocm-smi --showtopo, amd-smi topology, as tables or JSON",
+        # rocm-smi's tables and its lines "(Topology) ..."; amd-smi's tables, and its JSON
         (r"(?i)(?:weight|link type|hops) between two gpus", r"\(Topology\) ", r"(?m)^(?:LINK TYPE|WEIGHT|HOPS) TABLE:",
          r'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"'),
         (("rocm-smi", "--showtopo"), ("rocm-smi", "--shownodesbw"), ("rocm-smi", "--showproductname")), several=True,
     ),
     "nvidia-smi": Source(
         "nvidia:read", "nvidia-smi topo -m, nvlink -s, -c, -R, -L",
+        # a matrix (topo -m, nvlink -c), the lines of -s, -R and -L, the CSV header of --query-gpu: index and name in it
         (r"(?m)^\W{0,9}GPU0[ \t]+(?:X|NV[0-9]|OK|GPU1|NIC0|mlx|CPU Aff)", r"(?m)^GPU [0-9]+: ",
          r"(?m)^(?=(?:[a-z_.]+, )*index\b)(?:[a-z_.]+, )*name\b"),
         ((_SMI, "topo", "-m"), (_SMI, "nvlink", "-s"), (_SMI, "nvlink", "-R"),
@@ -107,6 +109,7 @@ def recognise_source(path: str) -> str:
 
 
 def _title_of(path: str) -> str:
+    """Return a name for the machine: that of the file, without its suffixes."""
     stem = Path(path).name.split(".")[0][:80]
     return stem if stem and stem.isprintable() else "machine"
 
@@ -118,7 +121,7 @@ def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> 
         raise Invalid(f"option radix: expected a whole number of 1 or more, got {quote(radix)}")
     from antiphon.formats.piccl.readers import read_topology
 
-    del name
+    del name  # passed to every reader; PICCL's file names its machine itself
     notes: list[str] = []
     machine, profile = read_topology(paths[0], radix, notes)
     names = tuple(f"rank {rank}" for rank in range(machine.ranks))

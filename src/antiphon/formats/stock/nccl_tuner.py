@@ -259,7 +259,7 @@ def _measured_rule(entry: Entry) -> TunerRule:
             f"claims.library: {quote(str(algorithm))}: expected one of {', '.join(ALGORITHMS)}, a protocol of "
             f"{', '.join(PROTOCOLS)}, channels up to {MAX_CHANNELS} and chunk up to {MAX_CHUNK} bytes"
         )
-    if kind not in SUPPORTED["ring"]:
+    if kind not in SUPPORTED["ring"]:  # the ring serves all collectives for which NCCL asks a tuner
         return TunerRule(algorithm="", reason=f"no tuner chooses for {kind}")
     rows = entry.claims.get("measurements")
     ratios = (
@@ -281,9 +281,10 @@ def _gains_by_size(library: LibraryModel, kind: str, family: str, protocol: str,
     gains = {}
     for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
         try:
-            default_choice, *alternatives = library.at(kind, nbytes)
+            default_choice, *alternatives = library.at(kind, nbytes)  # the library's own choice comes first
         except Unsupported:  # the model does not describe this machine
             return {}
+        # also the default choice, if it is by this algorithm
         seconds_by_algorithm = [
             choice.seconds for choice in (default_choice, *alternatives)
             if choice.algorithm == MODELLED.get(family, family) and protocol in ("auto", choice.protocol)
