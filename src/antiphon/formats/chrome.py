@@ -25,7 +25,7 @@ MAX_FILES, MAX_EVENTS = 64, 2**22  # events of all files together: some 2 GB as 
 # A small file that expands to many objects could exhaust the memory, as an object takes some 20 times its text.
 FREE_OBJECTS = 2**13  # lists and objects that any file may have
 MIN_OBJECT = 24  # bytes of the file for each further list or object
-_TIMES = ("ts", "dur", "tts", "tdur")
+_TIMES = ("ts", "dur", "tts", "tdur")  # begin and length of an event, then the same by the clock of its thread
 _MAX_TIME = 2.0**53  # microseconds; in nanoseconds these still fit into 64 bits
 
 
@@ -129,6 +129,7 @@ def _unique_titles(titles: Sequence[str]) -> list[str]:
 
 
 def _pid_of(event: Mapping[str, Any]) -> int | str:
+    """Return the process of an event; 0 if it names none, as viewers take it."""
     pid: int | str = event.get("pid", 0)
     return pid
 
@@ -145,6 +146,7 @@ def _sort_processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
 
 
 def _names_process(event: Mapping[str, Any]) -> bool:
+    """Return whether an event names or orders a process; `_name_processes` writes these anew."""
     return event["ph"] == "M" and event.get("name") in ("process_name", "process_sort_index")
 
 

@@ -54,7 +54,7 @@ def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
     return any(event.get("cat") == "COLL" and event.get("ph") == "b" for event in events)
 
 
-Call = tuple[float, float, str, int, str]  # begin, end, kind, bytes as NCCL counts them, communicator
+Call = tuple[float, float, str, int, str]  # begin and end in seconds, kind, bytes as NCCL counts them, communicator
 
 
 def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
@@ -72,7 +72,7 @@ def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
         rank, count = args.get("Rank"), args.get("Count")
         if kind is None or itemsize is None or not _is_count(rank) or not _is_count(count) or "ts" not in event:
             raise Invalid(f"event {number}: a collective without its Rank, Count or Datatype, or of an unknown name")
-        if end is not None and end >= event["ts"]:
+        if end is not None and end >= event["ts"]:  # else the recording ended before the call
             group = str(args.get("CommHash", ""))
             calls.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * itemsize, group))
     return calls
@@ -94,7 +94,14 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
         # A call runs from the moment at which it is called; the lane is the communicator; there is one training step.
         collectives = [
             RankCall(
-                kind, nbytes * (group_ranks[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, step=0
+                kind,
+                nbytes * (group_ranks[group] if kind in _PER_RANK else 1),
+                group,
+                called=begin,
+                start=begin,
+                end=end,
+                lane=group,
+                step=0,
             )
             for begin, end, kind, nbytes, group in sorted(calls)
         ]
@@ -108,6 +115,7 @@ def _event_key(event: Mapping[str, Any]) -> tuple[object, str]:
 
 
 def _is_count(value: object) -> bool:
+    """Return whether it is a number of elements, or of a rank; products with it must fit into 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
@@ -215,6 +223,9 @@ def _trace_of_records(rank: int, records: Sequence[_Record]) -> RankTrace:
         begin = max(now, stamps.coll_start_ts * _US) if has_stamps and stamps else now
         now = begin + performance.coll_exec_time_us * _US
         collectives.append(
-            RankCall(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, step=0)
-        )
+            RankCall(
+                KINDS[performance.coll], performance.coll_msg_size_bytes, group, called=begin, start=begin, end=now,
+                lane=group, step=0,
+            )
+        )  # fmt: skip
     return _build_trace(rank, groups, collectives)

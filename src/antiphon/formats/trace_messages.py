@@ -20,6 +20,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.formats.chrome import ChromeTrace
 
 MAX_RANK = 2**16 - 1  # as two ranks and a step are packed into one number of 64 bits
+HEAD_BYTES = 2**14  # of a file, in which the key of a trace's events is looked for
 # Categories of intervals; "within": from a rank to itself, which has no interval of a receiver
 _SENT, _ARRIVED = ("send", "within"), "receive"
 
@@ -56,7 +57,7 @@ def is_trace_file(path: str | os.PathLike[str]) -> bool:
     if not os.path.isfile(path):
         return False
     with reading(name_of(path)):
-        return b'"traceEvents"' in read_bytes(path)[: 2**14]
+        return b'"traceEvents"' in read_bytes(path)[:HEAD_BYTES]
 
 
 def read_messages(path: str | os.PathLike[str]) -> TracedMessages:
@@ -67,6 +68,7 @@ def read_messages(path: str | os.PathLike[str]) -> TracedMessages:
 
 
 def _messages_of(trace: ChromeTrace) -> TracedMessages:
+    """Match the intervals of senders and receivers, in the order in which the trace has them."""
     sent: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     arrived: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     processes = set()

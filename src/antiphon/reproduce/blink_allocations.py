@@ -41,6 +41,7 @@ def allocation(box: Topology, gpus: Iterable[int]) -> Allocation:
 
 def unique_allocations(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...]:
     """Return one allocation per isomorphism class of sets whose links connect them: its first set, sorted by size."""
+    # canonical form of a machine -> the first allocation with it, and the number of such allocations
     kinds: dict[str, tuple[Allocation, int]] = {}
     for size in sizes:
         for gpus in combinations(range(box.ranks), size):

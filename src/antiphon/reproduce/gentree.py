@@ -10,6 +10,7 @@ plus memory access and incast) predicts to be fastest. Abbreviations are the pap
 
 Each function yields rows: the published figure, ours, and whether they agree. Where ours differs from Table 6, both
 plan types are planned, verified and priced. Table 7 and the figures are in gentree_table7 and gentree_figures.
+The arguments of `row` are name, published figures, ours, and whether they agree. Sizes are numbers of floats.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from antiphon.reproduce.rows import (
 from antiphon.topologies import topology
 
 PLAIN_MODEL = "alpha-beta"
-MIN_EQUAL_CELLS, CELLS = 24, 30  # cells of Table 6 that must agree, of hierarchical networks without ACPS
+MIN_EQUAL_CELLS, CELLS = 24, 30  # of the cells of Table 6 for hierarchical networks without ACPS: must agree, all
 PIECE_COUNTS = (1, 2, 4, 8, 16)  # pieces that are tried
 BOX = 8  # GPUs of a server
 LARGE_SIZES = ("3.2e7", "1e8", "3.2e8")  # floats; sizes at which latency hardly counts
@@ -146,10 +147,10 @@ def table4() -> Iterator[Row]:
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
         yield _plan_row(gpus, machine)
         plans = [
-            verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in PIECE_COUNTS
+            verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=pieces) for pieces in PIECE_COUNTS
         ]
-        by_depth = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN_MODEL, profile=None) for schedule in plans]
-        ours = {size: min(seconds[size] for seconds in by_depth) for size in TABLE4_SIZES}
+        by_pieces = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN_MODEL, profile=None) for schedule in plans]
+        ours = {size: min(seconds[size] for seconds in by_pieces) for size in TABLE4_SIZES}
         nccl = predict_times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN_MODEL, profile=None)
         gains[gpus] = {size: nccl[size] / ours[size] for size in TABLE4_SIZES}
         published_seconds = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
@@ -176,6 +177,7 @@ def _plan_row(gpus: int, machine: Topology) -> Row:
     """Compare GenTree's own choice: a plan type within every server, and one among the servers."""
     boxes = gpus // BOX
     kinds = {size: plan_types(gentree_plan(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
+    # a plan type for the switch of every server, and one for the network
     as_published = all(len(plan) == boxes + 1 and set(plan.values()) == {"CPS"} for plan in kinds.values())
     ours = f"{BOX} x {boxes}" if as_published else "; ".join(f"{size}: {plan}" for size, plan in kinds.items())
     return row(

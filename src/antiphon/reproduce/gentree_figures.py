@@ -28,6 +28,7 @@ from antiphon.reproduce.rows import Row, agreement, claim, is_near, relative_dev
 MODELS = {"genmodel": GENMODEL, "alpha-beta-gamma": PLAIN}
 # servers -> plans in the figures, by growing fan-in
 DRAWN = {12: ("Ring", "2x6", "3x4", "4x3", "6x2", "CPS"), 15: ("Ring", "3x5", "5x3", "CPS")}
+SPLIT_SERVERS = 12  # servers of Figures 9 and 10, which split times into terms
 ATOL = 1e-9  # seconds (and relative, for the best plan): times that differ by less are equal
 BETA_100G = "3.2e-10"  # seconds per float
 Terms = Mapping[str, float]
@@ -117,7 +118,7 @@ def _greatest_error(model: str) -> float:
 
 def figure10() -> Iterator[Row]:
     """Yield rows on the terms on 12 servers at 10 Gbit/s, with Table 5's parameters, and on the claims about them."""
-    terms_by_plan = price_plans(12, "genmodel")
+    terms_by_plan = price_plans(SPLIT_SERVERS, "genmodel")
     for name, terms in terms_by_plan.items():
         figures = {"seconds": _total_seconds(terms), **terms}
         rounded = {term: round(seconds, 4) for term, seconds in figures.items()}
@@ -150,7 +151,7 @@ SAVED_SHARE = 0.61  # 5.1: the share of the ring's calculation time that CPS sav
 def figure9() -> Iterator[Row]:
     """Yield rows on the text's claims about times on 12 servers, split into calculation and communication (seconds)."""
     for speed, beta in LINKS.items():
-        terms_by_plan = price_plans(12, "genmodel", beta)
+        terms_by_plan = price_plans(SPLIT_SERVERS, "genmodel", beta)
         seconds_by_plan = {
             name: (_sum_terms(terms, CALCULATION), _sum_terms(terms, COMMUNICATION))
             for name, terms in terms_by_plan.items()

@@ -86,4 +86,5 @@ def testbed() -> Profile:
     """Return Table 5's parameters, except that a step takes one alpha (set by `one_switch`), as the plans that the
     paper chose on its testbed suggest."""
     table5 = as_profile(TABLE5)
+    # alpha={}: the latencies of the machine's links count
     return replace(table5, name="table 5, 1 alpha per step", alpha={}, incast={"ethernet": table5.incast["ethernet"]})

@@ -96,13 +96,14 @@ class Plans:
         within_host, between_hosts = profile_levels()
         block = max(1.0, nbytes / ranks)
         if self.family is KRING:
+            # groups of k consecutive ranks; delta has GPUS_PER_NODE consecutive ranks per host
             across_groups = between_hosts if ranks > GPUS_PER_NODE else within_host
             within_group = within_host if k <= GPUS_PER_NODE else across_groups
             return loggp_forms.kring(ranks, k, block, across_groups, within_group, collective=self.kind)
         radices = radices_of(self.by_k[k])
         # per round: the number of consecutive ranks that its partners lie within
         spans = [math.prod(radices[: i + 1]) for i in range(len(radices))]
-        if self.family is PERMUTED:
+        if self.family is PERMUTED:  # its first round is among the most distant ranks
             spans = [math.prod(radices[i:]) for i in range(len(radices))]
         levels = [within_host if span <= GPUS_PER_NODE else between_hosts for span in spans]
         message_bytes = block if self.kind == "allgather" else float(nbytes)

@@ -27,7 +27,7 @@ NODES = (2, 4, 8, 16, 32)  # the paper goes on to 64
 SIZES = tuple(2**e for e in range(4, 25))  # bytes
 PUBLISHED_SPEEDUP = 1.3  # V.C: "speedups of over 1.3x"
 FIGURE5_NODES = 16
-SMALL, MEDIUM = 2**15, 2**20  # V.C: up to 32 KB, up to 1 MB
+TINY, SMALL, MEDIUM = 32, 2**15, 2**20  # V.C: from 32 B, up to 32 KB, up to 1 MB
 SHOWN_SIZES = (16, 2**15, 2**20, 2**24)
 
 
@@ -78,7 +78,7 @@ def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
 
 def _family_row(names: Sequence[str]) -> Row:
     """Compare the fastest family by size with the background colours of Figure 5."""
-    small = {name for size, name in zip(SIZES, names, strict=True) if 32 <= size <= SMALL}
+    small = {name for size, name in zip(SIZES, names, strict=True) if TINY <= size <= SMALL}
     medium = {name for size, name in zip(SIZES, names, strict=True) if SMALL < size <= MEDIUM}
     large = names[-1]
     published = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}

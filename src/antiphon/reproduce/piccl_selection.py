@@ -55,7 +55,7 @@ METHODS: Mapping[str, str] = {
     "no contention": NO_CONTENTION,
 }  # fmt: skip
 
-COMPARED_WITH_PAPER = (BY_MESSAGES,)
+COMPARED_WITH_PAPER = (BY_MESSAGES,)  # the paper chooses k so
 NOTES = {
     BY_MESSAGES: "the reference here is the packet simulation, the paper's was measured",
     BY_VALID_FORMS: "only k with no more messages at once than a GPU has ports; the formulas ignore shared NICs",

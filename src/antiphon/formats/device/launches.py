@@ -38,6 +38,7 @@ class CopyPlace(NamedTuple):
     slots_before: tuple[int, ...]  # of scratch: for each size of slots, the slots before it
 
     def numbers(self) -> list[int]:
+        """Return its part of a row of the program's table."""
         return [*self[:-1], *self.slots_before]
 
 
@@ -152,6 +153,8 @@ def _follow(
     size_count: int,
 ) -> bool:
     """Follow the next statement; return False if it is a wait for a signal that was not reached yet."""
+    # There is no wait_begun or sync_begun (waits that are skipped if all ranks have begun): only packets have these,
+    # which need one kernel.
     statement = follower.statements[follower.at]
     kind, values = statement.kind, statement.values
     if kind == "signal":
@@ -182,7 +185,7 @@ def _follow(
 def _remote_places(own_rank: int, statement: Statement, size_count: int) -> tuple[CopyPlace, CopyPlace] | None:
     """Return target and source of a copy between ranks; None within a rank."""
     places, values = list[CopyPlace](), iter(statement.values)
-    for buffer in statement.form[2:]:
+    for buffer in statement.form[2:]:  # behind "copy" and the number of results
         rank, units, cut = islice(values, 3)
         origin_cut, *slots = islice(values, 1 + size_count) if buffer == "scratch" else [0] * (1 + size_count)
         places.append(CopyPlace(BUFFERS.index(buffer), rank, units, cut, origin_cut, tuple(slots)))

@@ -78,7 +78,7 @@ def count_elements(dims: object, depth: int = 0) -> int:
 
 def count_as_nccl_tests(kind: str, sent: int, received: int, size: int) -> int:
     """Return elements as nccl-tests counts them, from those that a rank sends and receives. `size`: group size."""
-    if kind == "allgather":
+    if kind == "allgather":  # 0 elements: the event has only the other side
         return received or sent * size
     if kind == "gather":
         return sent * size
@@ -92,7 +92,7 @@ def count_as_nccl_tests(kind: str, sent: int, received: int, size: int) -> int:
 def count_sent_received(kind: str, dims: Sequence[object]) -> tuple[int, int]:
     """Return the elements that a call of c10d sends and receives, from its "Input Dims": outputs come first."""
     first = count_elements(dims[0]) if dims else 0
-    if kind in ("allgather", "gather", "reducescatter", "scatter", "alltoall"):
+    if kind in ("allgather", "gather", "reducescatter", "scatter", "alltoall"):  # the others work in place
         return (count_elements(dims[1]) if len(dims) > 1 else 0), first
     return first, first
 

@@ -326,7 +326,7 @@ def _inferred_waits(
     spans = []
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):
         if _is_our_call(call.event) and collective.due is None:
-            continue  # its wait was recorded; in a hook (with a due time) DDP waits, which our backend does not record
+            continue  # its wait was recorded; DDP, whose calls in hooks have a due time, waits in its own code
         # the idle time before the end of the collective is the wait for it
         place = bisect_left(begins, call.execution_end)  # the first leaf that begins once it was over
         idle = busy[place - 1][1] if place else 0.0

@@ -138,7 +138,7 @@ def _write_batch(
     lines.add(at[begins_step] + STEP, "\n    <!-- step %d -->\n", step[begins_step])
     ends = (messages.src[low:high], messages.dst[low:high])
     lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
-    done = (condition & 1) == 0
+    done = (condition & 1) == 0  # waits for transfers that are done; the others, for those that have left, come below
     owner, awaited = waiter[done], condition[done] >> 1
     is_free = np.ones(len(number), np.bool_)  # waits for no transfer
     is_free[owner - low] = False
@@ -148,6 +148,7 @@ def _write_batch(
     owner, awaited = waiter[~done], condition[~done] >> 1
     places, kind = (owner - low) * PARTS + LEFT, (~run_starts(owner)).astype(np.int64)
     lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
+    # the closing quote, behind the last of each transfer
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
     _write_data(lines, messages, rows, low)
     routed = np.flatnonzero(messages.route[low:high] >= 0)
@@ -181,7 +182,8 @@ def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None
     begin = np.flatnonzero(np.append(True, ~joins)[: len(transfer)])
     last = chunk[np.append(begin[1:], len(transfer)) - 1] if len(transfer) else chunk
     transfer, chunk, op, plain = transfer[begin], chunk[begin], op[begin], plain[begin]
-    forms = ("%d", "%d-%d", "%d:%d:%d")  # 0: a chunk; 1: a range; 2: a chunk from slot to slot
+    # 0: a chunk; 1: a range; 2: a chunk from slot to slot. A form takes as many of three columns as it has numbers.
+    forms = ("%d", "%d-%d", "%d:%d:%d")
     kind = np.where(plain, (last > chunk).astype(np.int64), 2)
     second = np.where(kind == 1, last, src_slot[begin])
     for code, section, key in ((COPY, COPIES, "copy"), (REDUCE, REDUCES, "reduce")):
@@ -192,4 +194,5 @@ def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None
         ]
         offset = np.where(run_starts(places), 0, len(forms))  # all but the first of a transfer begin with a comma
         lines.mixed(places, templates, kind[runs] + offset, chunk[runs], second[runs], dst_slot[begin][runs])
+        # the closing quote, behind the last of each transfer
         lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

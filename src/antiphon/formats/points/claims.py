@@ -83,7 +83,9 @@ def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
     claims_made = [_make_claim(instance, "sat", (chunks, steps, rounds))]
     if proof in (OPTIMAL, FOR_K):  # proved: no R up to S + k (optimal: up to this R, too) has a smaller R/C
         max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
-        better: dict[int, int] = {}  # the fewest chunks with a smaller R/C -> the most rounds for which they are
+        # Chunks come in multiples of `input_weight`. The fewest chunks with a smaller R/C -> the most rounds for which
+        # they are the fewest: rounds of a question are a maximum, so it includes those with fewer rounds.
+        better: dict[int, int] = {}
         for r in range(steps, max_rounds + 1):
             multiple = r * chunks // (rounds * instance.input_weight) + 1
             better[multiple * instance.input_weight] = r
@@ -94,6 +96,7 @@ def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
 
 
 def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
+    """Return the question about a point; `answer`: "sat", "unsat", or "asked" if the plan claims nothing of it."""
     chunks, steps, rounds = point
     machine, collective = instance.topology, instance.collective
     claimed = {

@@ -26,6 +26,8 @@ from antiphon.formats.probe.net import (
 from antiphon.formats.probe.probed import Port, Probed
 from antiphon.formats.probe.speeds import cable_speed
 
+# Groups of a head: word, kind (S: switch, H: adapter, R: router), GUID, label. Of a port: its number; kind, GUID and
+# port number at the other end; the rest of the line, with label and speed.
 _HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,5}\s+"([SHR])-([0-9a-fA-F]{1,32})"\s*#?\s*(?:"([^"]{0,200})")?')
 _PORT = re.compile(
     r'\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\([0-9a-fA-F]{1,32}\))?\s+"([SHR])-([0-9a-fA-F]{1,32})"'
@@ -59,6 +61,7 @@ class _Reader:
         self.speed_labels: dict[str, str] = {}  # so that equal texts share memory
 
     def line(self, line: str, number: int) -> None:
+        """Read a line: the head of a block, or a port of the current block."""
         if match := _HEAD.match(line):
             self.current = self._number_of(match[2], match[3], match[4] or "")
             self.of_switch = match[2] != "H"
@@ -71,7 +74,7 @@ class _Reader:
             low, high = sorted((self.current * _PORTS + int(match[1]), peer * _PORTS + int(match[4])))
             speeds = _SPEED.findall(tail)
             key = low << _PORT_BITS | high
-            speed = speeds[-1] if speeds else self.cables.get(key, "")
+            speed = speeds[-1] if speeds else self.cables.get(key, "")  # perhaps the line of the other end has it
             self.cables[key] = self.speed_labels.setdefault(speed, speed)
             if len(self.cables) > 2 * MAX_PORTS:
                 raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")

@@ -26,6 +26,8 @@ from antiphon.topologies.options import Bandwidth
 from antiphon.units import parse_bandwidth
 
 CABLE = Fraction(25 * GB)  # assumed bytes per second each way: 200 Gbit/s
+_MAX_LINE = 2**18  # characters of a line with all its continuations
+_MAX_NAMES = 2 * MAX_HOSTS  # in all lists of a file: a host may be in the list of a leaf switch and of those above
 _WORD = re.compile(r"([A-Za-z_]{1,40})=(\S*)")
 _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
@@ -47,8 +49,8 @@ def _join_lines(path: str) -> Iterator[tuple[int, str]]:
         first = first or number
         if text.endswith("\\"):
             continued += text[:-1] + " "
-            if len(continued) > 2**18:
-                raise Invalid(f"line {first}: goes on for more than {2**18} characters")
+            if len(continued) > _MAX_LINE:
+                raise Invalid(f"line {first}: goes on for more than {_MAX_LINE} characters")
             continue
         if (continued + text).strip():
             yield first, (continued + text).strip()
@@ -65,9 +67,11 @@ class _Reader:
         self.count = 0  # names in all lists so far; `expand_hosts` limits them
 
     def line(self, line: str, number: int) -> None:
+        """Read a line: a switch, block or ring with the hosts and switches below it."""
         values = {key.lower(): value for key, value in _WORD.findall(line)}
         name = values.get("switchname") or values.get("blockname") or values.get("ringname")
         if name is None:
+            # rulers and remarks of scontrol, and the sizes of blocks, which say nothing of switches
             if "blocksizes" in values or "blocksizes" in line.lower() or line.startswith(("---", "No ")):
                 return
             raise Invalid(
@@ -129,8 +133,8 @@ def expand_hosts(text: str, label: str = "hosts", before: int = 0) -> list[str]:
         names = [""]
         for piece in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
             tails = list(_expand_range(piece[1:-1], label)) if piece.startswith("[") else [piece]
-            if len(names) * len(tails) + len(host_names) + before > 2 * MAX_HOSTS:
-                raise Invalid(f"{label}: names more than {2 * MAX_HOSTS} hosts; that is more than are read")
+            if len(names) * len(tails) + len(host_names) + before > _MAX_NAMES:
+                raise Invalid(f"{label}: names more than {_MAX_NAMES} hosts; that is more than are read")
             names = [name + tail for name in names for tail in tails]
         host_names += names
     for name in host_names:
@@ -140,12 +144,13 @@ def expand_hosts(text: str, label: str = "hosts", before: int = 0) -> list[str]:
 
 
 def _expand_range(text: str, label: str) -> Iterator[str]:
+    """Yield the numbers of a bracket such as 0-3,12 as texts."""
     for entry in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", entry)
         if match is None:
             raise Invalid(f"{label}: [{entry[:40]}] is no range; expected numbers such as [0-3,12]")
         low, high = int(match[1]), int(match[2] or match[1])
-        if not 0 <= high - low <= 2 * MAX_HOSTS:
-            raise Invalid(f"{label}: [{entry[:40]}] is no range from low to high of at most {2 * MAX_HOSTS}")
+        if not 0 <= high - low <= _MAX_NAMES:
+            raise Invalid(f"{label}: [{entry[:40]}] is no range from low to high of at most {_MAX_NAMES}")
         for number in range(low, high + 1):
             yield f"{number:0{len(match[1])}d}"

@@ -65,7 +65,8 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
     """Return the form and ranks of the order that the rows of one chunk follow; None if they follow none."""
     pairs = list(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     combines = (schedule.op[rows] == REDUCE).tolist()
-    # Separate reductions (True) from copies (False): each must be a path by itself.
+    # Separate reductions (True) from copies (False): each must be a path by itself. That of reductions, if there are
+    # any, is paths[0].
     hops = {c: [pair for pair, combined in zip(pairs, combines, strict=True) if combined == c] for c in (True, False)}
     paths = [_find_path(pairs_of_op, schedule.collective.ranks) for pairs_of_op in hops.values() if pairs_of_op]
     if not paths or None in paths:

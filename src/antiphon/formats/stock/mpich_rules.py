@@ -57,7 +57,7 @@ NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("reduce", "reduce_scatter_gather"): (BUILT_IN, ENOUGH_ELEMENTS),
     ("reducescatter", "pairwise"): (COMMUTES,), ("reducescatter", "recursive_halving"): (COMMUTES,),
 }  # fmt: skip
-# What a rule must name beside numbers: the library's own choice, by which it was measured.
+# (kind, algorithm) -> the type of its tree, which a rule must name: the library's default, with which it was measured.
 TREES = {("allreduce", "tree"): "knomial_1", ("broadcast", "tree"): "kary", ("broadcast", "pipelined_tree"): "kary"}
 Branch = Callable[[MeasuredAlgorithm | None, Tree], Tree]
 
@@ -101,6 +101,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
 
 
 def _leaf_name(kind: str, algorithm: MeasuredAlgorithm) -> str:
+    """Return the leaf of an algorithm. "nb" calls the nonblocking collective, for communicators of all types."""
     where = "allcomm" if algorithm.name == "nb" else "intra"
     return f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
 
@@ -135,7 +136,7 @@ def _by_size(
         condition = f"{size_rule.size}<{stop}" if stop <= MAX_PARAMETER else f"{size_rule.size}<={MAX_PARAMETER}"
         # A range in which no size is a whole number of blocks has the condition of the range before, which holds.
         branches.setdefault(condition, branch(size_range.value, own))
-        if stop > MAX_PARAMETER:
+        if stop > MAX_PARAMETER:  # the last condition that a number can express
             break
     # Sizes above the last measured one keep the library's own branch, unless its range has no end.
     last = size_ranges[-1]
@@ -171,7 +172,7 @@ def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
     PARENT is the need of algorithms by host: they call the same collective on parts of the communicator, where the rule
     must not apply again.
     """
-    if need == ENOUGH_ELEMENTS:
+    if need == ENOUGH_ELEMENTS:  # pow2: the greatest power of two up to the number of processes
         return {"count<pow2": own, "count=any": rule_tree}
     if need == PARENT:
         return {f"{need}=parent": rule_tree, f"{need}=any": own}
@@ -182,6 +183,7 @@ def _to_mpir(leaf: str) -> Branch:
     """Return what makes a branch of CH4's tree: where there is a rule nothing fits, so that MPIR's tree decides."""
 
     def branch(algorithm: MeasuredAlgorithm | None, own: Tree) -> Tree:
+        # calls that come here have an intracommunicator, so that this condition never holds
         return own if algorithm is None else {"comm_type=inter": {leaf: {}}}
 
     return branch

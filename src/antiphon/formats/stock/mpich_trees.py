@@ -72,6 +72,7 @@ def _parse_tree(text: bytes, path: str) -> Tree:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> Tree:
+    """Return a JSON object; ValueError for a key that occurs twice, of which MPICH would see both."""
     tree = dict(pairs)
     if len(tree) != len(pairs):
         raise ValueError("duplicate key")

@@ -42,7 +42,7 @@ ANY_BYTES = 2**64 - 1  # last byte of a range without end
 _RULE = re.compile(
     rf"({'|'.join(SUPPORTED['ring'])}),\d{{1,20}},\d{{1,20}},({'|'.join(ALGORITHMS).replace('-', '_')}),"
     r"(ll|ll128|simple)"
-    r"(,-?\d{1,9}){3,5}",
+    r"(,-?\d{1,9}){3,5}",  # channels, nodes, ranks, and perhaps numPipeOps, regBuff
     re.ASCII,
 )
 MAX_MERGED = 2**20  # bytes of a file to merge
@@ -143,7 +143,7 @@ def _split_by_protocol(item: RangeRule, table: RuleTable) -> Iterator[RangeRule]
 def _best_protocol(item: RangeRule, table: RuleTable, nbytes: int) -> str:
     """Return the protocol with which the model predicts the rule's algorithm to be fastest."""
     library = table.library
-    for option in library.at(item.kind, nbytes) if library is not None else ():  # fastest first
+    for option in library.at(item.kind, nbytes) if library is not None else ():  # of each algorithm the fastest first
         if option.algorithm == item.rule.algorithm and option.protocol in PROTOCOLS:
             return option.protocol
     raise Unsupported(

@@ -19,6 +19,7 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.circles import CHAIN, RING, CircleOrder, find_orders
 from antiphon.formats.stock.ranges import first_plan, planner_of, refuse_subset
+from antiphon.options import parse_yes
 
 FILE = "nccl-graph.xml"
 # MAXCHANNELS of NCCL up to 2.24; it is 64 from 2.25 on, but NCCL doubles the channels of a graph
@@ -44,8 +45,6 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
     link
         NVL, PIX, PXB, PHB or SYS: the connection of the GPUs. Default: NVL if all links used are NVLinks, else PHB.
     """
-    from antiphon.options import parse_yes
-
     machine = first_plan(plans).topology
     partial = parse_yes(partial, "option partial")
     if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MAX_GRAPH_CHANNELS:
@@ -57,7 +56,8 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             f"nccl-graph: {machine.name} has {len(set(hosts(machine)))} hosts; a graph file says the orders within one "
             "(plan for one of them)"
         )
-    by_form: dict[str, tuple[str, Schedule, list[CircleOrder]]] = {}  # of the first entry with rings, and with chains
+    # RING, CHAIN -> the first entry with that form: its label, schedule and orders
+    by_form: dict[str, tuple[str, Schedule, list[CircleOrder]]] = {}
     library_ranges = 0
     for kind, plan in plans.items():
         refuse_subset(plan, "nccl-graph")
@@ -107,7 +107,7 @@ def _graph_lines(
     machine: Topology, schedule: Schedule, entry_orders: Sequence[CircleOrder], copies: int, link: str
 ) -> list[str]:
     """Return the XML of one graph: `copies` channels, or more in proportion to its share, for each order."""
-    number, pattern = GRAPHS[entry_orders[0].form]
+    number, pattern = GRAPHS[entry_orders[0].form]  # all orders of an entry have one form
     # Numbers of channels in proportion to the shares, in lowest terms, times `copies`.
     common_denominator = math.lcm(*(order.share.denominator for order in entry_orders))
     shares = [int(order.share * common_denominator) for order in entry_orders]
@@ -119,6 +119,7 @@ def _graph_lines(
         )
     speed, nvlink = _channel_speed(machine, schedule, entry_orders, counts)
     kind = link or ("NVL" if nvlink else "PHB")
+    # the attributes ...inter and crossnic are about networks, which a graph within one box does not use
     attributes = {
         "id": number, "pattern": pattern, "crossnic": 0, "nchannels": sum(counts), "speedintra": speed,
         "speedinter": speed, "latencyinter": 0, "typeintra": kind, "typeinter": "PIX",
