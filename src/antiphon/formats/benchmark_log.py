@@ -341,7 +341,7 @@ class _Reader:
         if values is None or not _is_consistent(int(row[1]), values):
             self.run.garbled += 1
             return at
-        if int(row[1]):
+        if int(row[1]):  # a row of 0 bytes is read, but of no use
             out_of_place, *in_place_times = values.times
             in_place = in_place_times[0] / 1e6 if in_place_times and in_place_times[0] else None
             self.run.rows.append(LogRow(int(row[1]), out_of_place / 1e6, in_place, values.wrong))
@@ -358,6 +358,8 @@ class _Reader:
             inferred = _infer_kind(op, root, factor)
             if not run.kind:  # no line of this run names it: the name of an earlier run may fit
                 run.kind = inferred or (self.last_kind if _has_columns(self.last_kind, op, root) else "")
+            # The columns contradict the name, which may be of another run. Only the name of a program that measures no
+            # collective (sendrecv_perf), started by a command of this run, stays.
             elif not _has_columns(run.kind, op, root) and (is_collective(run.kind) or not self.has_command):
                 run.kind = inferred
             run.separate |= algbw > 0 and not factor  # busbw is 0 for a single rank

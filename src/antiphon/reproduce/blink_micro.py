@@ -1,7 +1,8 @@
 """Blink's micro-benchmarks on a DGX-1, predicted by the calibrated costs of calls on V100s (cost/nccl).
 
 The patterns (chains, fans, MIMO, MCA) are those of runtimes/measure/bench_micro. Ours is the throughput of the busiest
-link by the model `calls`; the paper's were measured. Claims without figures are compared as true or false.
+link by the model `calls`; the paper's were measured. Claims without figures are compared as true or false. The first
+arguments of `row` are name, published figures, ours, and whether they agree.
 """
 
 from __future__ import annotations

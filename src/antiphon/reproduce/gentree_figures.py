@@ -2,7 +2,8 @@
 
 The figures show times of allreduce plans on 12 and 15 servers at one switch, by fan-in: a ring (fan-in 1), two-stage
 plans such as 6x2, and CPS, in which all send to each at once. GenModel's terms are alpha (latency), beta (links), gamma
-(additions), delta (memory access) and epsilon (incast). (`gentree` explains the abbreviations.)
+(additions), delta (memory access) and epsilon (incast). (`gentree` explains the abbreviations.) The first arguments of
+`row` are name, published figures, ours, and whether they agree.
 """
 
 from __future__ import annotations

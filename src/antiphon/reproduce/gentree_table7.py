@@ -4,6 +4,7 @@ The paper publishes simulated times of GenTree, GenTree* (without data rearrange
 explains the names) for three sizes on six networks. On one switch our times by GenModel agree within 4 %. On trees of
 switches ours come from the model `flows` (links shared fairly) and from GenModel. Where ours differ from the published
 times, the row's note explains why. For example, a published latency is too small for the steps of the algorithm.
+The first arguments of `row` are name, published figures, ours, and whether they agree.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The paper measured and drew their times; here they are simulated. All are recurs
 partners are far away at first and near in the end (distance halving). So blocks arrive out of order, and there are four
 methods to get them in order. The baseline (`exchange`) exchanges all data at the beginning in one round more;
 `exchange-minimal` only blocks in the wrong position. `separate` (Send/Recv) sends each block as a message of its own to
-its right position. `permute` permutes at the end by a GPU kernel. The claims about them are compared (V.D).
+its right position. `permute` permutes at the end by a GPU kernel. The claims about them are compared (V.D). The first
+arguments of `row` are name, published figures, ours, and whether they agree.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ Every block of a group does its part of every operation (`tbg_info`), so all ope
 size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_chunks_per_step`, `cut_steps`).
 
 A stream that leaves all data to switches, and has more partners (ranks that it signals or waits for) than a block has
-channels, is divided: each block
-signals and waits for some of the partners, for the whole group, which meets where that matters. Example: 71 partners
-and 32 blocks; blocks 0 to 22 take three each, block 23 two, and every block does
+channels, is divided: each block signals and waits for some of the partners, for the whole group, which meets where that
+matters. Example: 71 partners and 32 blocks; blocks 0 to 22 take three each, block 23 two, and every block does
 
     signal and wait for its partners, barrier, its part of the sum, barrier, signal and wait for its partners
 """

@@ -27,6 +27,7 @@ from antiphon.lower.without_gc import without_gc
 
 MOST_BYTES = 2**30  # of a file
 FEW_OPERATIONS = 2**17  # operations that pipelines may always become when written out
+BYTES_PER_OPERATION = 8  # of the file, for each operation more; one that is written out takes some 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,7 @@ def _find_widths(file: File) -> tuple[int, int]:
         for inner in (operation, *(operation.ops or ())):
             if inner.tbg_info is not None:
                 size = _operation_size(inner)
+                # each of the `tbg_size` shares of `size` chunks is whole cells
                 chunk_parts = math.lcm(
                     chunk_parts, inner.tbg_info.tbg_size // math.gcd(inner.tbg_info.tbg_size, size or 1)
                 )
@@ -143,7 +145,7 @@ def _refuse_long(file: File, width: int, nbytes: int) -> None:
         len(operation.ops or ()) * width * (operation.iter_context.num_chunks if operation.iter_context else 0)
         for _, _, operation in _list_operations(file)
     )
-    if total > max(FEW_OPERATIONS, nbytes // 8):
+    if total > max(FEW_OPERATIONS, nbytes // BYTES_PER_OPERATION):
         raise Unsupported(f"its pipelines do {total} operations when written out, too many for {nbytes} bytes of text")
 
 

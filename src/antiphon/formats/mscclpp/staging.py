@@ -73,8 +73,8 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
     for max_streams in sorted({blocks, max(blocks, MORE_STREAMS), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports; all steps of a stream on as many chunks
         # (`chunks_per_step`), so that one loop runs them.
-        _, steps_of, _ = one_sided.split_streams(max_streams)
-        sizes = layout.sizes.copy()
+        _, steps_of, _ = one_sided.split_streams(max_streams)  # steps_of(rank): by stream its steps
+        sizes = layout.sizes.copy()  # [rank, buffer]: chunks
         streams_by_rank = []
         for rank_ends in ends:
             copies = _Copies(rank_ends, int(sizes[rank_ends.rank, SCRATCH]))
@@ -108,7 +108,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
         except Unsupported as error:
             reason = str(error)
             continue
-        sizes *= splits
+        sizes *= splits  # in the smaller chunks
         sizes[:, SCRATCH] = slots
         # the layout's unit: elements in a block of weight 1
         return Staged(replace(layout, unit=layout.unit * splits, sizes=sizes), gpus, unit)
@@ -184,6 +184,7 @@ def _take_part(step: StreamStep, chunks: int, splits: int, split: int, begin: in
     """Return a step on `chunks` chunks as a step on split number `split` of them, of `splits`."""
 
     def shift(place: Place) -> Place:
+        # The data of a step are `chunks` chunks, now cut into chunks * splits: the k-th `chunks` of these for split k.
         return place[0], place[1] * splits + split * chunks + (begin if place[0] == SCRATCH else 0)
 
     moves = tuple(StreamMove(move.peer, shift(move.source), shift(move.target), move.size) for move in step.moves)
