@@ -126,7 +126,7 @@ def _weight_rows() -> Iterator[Row]:
     box = topology("dgx1v")
     machine = directed_machine(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, root=0, epsilon=epsilon) for epsilon in EPSILONS}
-    default_packing = packings[0.05]
+    default_packing = packings[0.05]  # with `packed` trees before minimising, and `trees` after
     is_near_optimum = all(
         packing.packed_rate >= (1 - Fraction(str(epsilon))) * packing.optimum for epsilon, packing in packings.items()
     )
@@ -298,7 +298,7 @@ def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], ful
         )
         optimal_count += exact_plan.rate == optimum
         shares.append(blink_plan.rate / optimum)
-        integral_count += blink_plan.summary.endswith("weights 0 or 1")
+        integral_count += blink_plan.summary.endswith("weights 0 or 1")  # the planner's words if no tree is split
         proof.append(
             f"{job.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {optimum}: "
             f"{explain_bound(limit, job.gpus)}; blink: rate {blink_plan.rate}, trees {blink_plan.count}"

@@ -255,6 +255,7 @@ struct Layout {
 
 def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
+    # one kernel for a call is one launch, with work at all ranks
     launches = variant.launches or Launches(ranks=[], copies=[], kernels=[[True] * len(variant.ranks)])
     copies = launches.copies
     if not copies:  # C has no empty arrays: one copy of no launch

@@ -27,7 +27,7 @@ from antiphon.lower.without_gc import without_gc
 
 MOST_BYTES = 2**30  # of a file
 FEW_OPERATIONS = 2**17  # operations that pipelines may always become when written out
-BYTES_PER_OPERATION = 8  # of the file, for each operation more; one that is written out takes some 100
+BYTES_PER_OPERATION = 8  # of the file, for each operation beyond these
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ import msgspec
 from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, Unsupported, quote
 
+# limits of the executor, unless a comment says otherwise
 MOST_OPERATIONS = 64  # of a thread block, those within a pipeline counted with it
 MOST_CHANNELS = 16  # of each type in a thread block; also the limit of remote buffers
 MOST_OF_ONE = 8  # channels of an operation
@@ -47,6 +48,9 @@ class _Row(msgspec.Struct, gc=False):
 
 
 class Buffer(_Row):
+    """`size` chunks from chunk `index` on: of this rank's buffer `type`, of a remote buffer (`buffer_id`: its position
+    in the thread block's list), or of the buffers of a switch's group (`switch_channel_id`, likewise)."""
+
     index: Count
     size: Count
     type: str | None = None
@@ -55,11 +59,15 @@ class Buffer(_Row):
 
 
 class BlockGroup(_Row):
+    """The share of an operation that a thread block performs: number `tb_id` of `tbg_size` equal ones."""
+
     tb_id: Small
     tbg_size: Small
 
 
 class Iterations(_Row):
+    """The loop of a pipeline: `num_chunks` chunks, in turns of `unit_size` bytes."""
+
     unit_size: Count
     num_chunks: Count
 
@@ -85,11 +93,15 @@ class Operation(Inner):
 
 
 class BlockChannels(_Row):
+    """The channels of a type that a thread block uses: numbers among the rank's channels of this type."""
+
     channel_type: str
     channel_ids: list[Small]
 
 
 class BlockBuffers(_Row):
+    """The remote buffers that a thread block reaches by channels of a type: positions in the rank's list."""
+
     access_channel_type: str
     remote_buffer_ids: list[Small]
 
@@ -107,6 +119,8 @@ class RankGroup(_Row):
 
 
 class Channel(_Row):
+    """Channels of a rank: one to each peer in `connected_to`, or (switch) one for each of `rank_groups` on a buffer."""
+
     channel_type: str
     connected_to: list[Small] | None = None
     buffer_type: str | None = None
@@ -114,6 +128,8 @@ class Channel(_Row):
 
 
 class RemoteBuffer(_Row):
+    """A buffer of another rank, and the types of the channels that may reach it."""
+
     rank: Small
     type: str
     access_channel_types: list[str]
@@ -141,6 +157,8 @@ class Ours(_Row):
 
 
 class File(_Row):
+    """A whole file. With `use_double_scratch_buffer`, calls use the halves of scratch in turn."""
+
     name: str
     collective: str
     protocol: str
@@ -178,6 +196,7 @@ def parsed(data: bytes) -> File:
 
 
 def _check_gpu(rank: int, gpu: Gpu) -> None:
+    """Raise Invalid if the loader or the executor would misread a GPU, or if it exceeds their limits."""
     where = f"gpus[{rank}]"
     if gpu.id != rank:
         raise Invalid(f"{where}.id: is {gpu.id}; the loader wants every GPU at the place of its number")
@@ -197,6 +216,7 @@ def _check_gpu(rank: int, gpu: Gpu) -> None:
 
 
 def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -> None:
+    """Raise Invalid if a thread block exceeds a limit; `semaphores`: the number of those of its GPU."""
     if block.id != number:
         raise Invalid(f"{where}: its id is {block.id}; the loader wants every block at the place of its number")
     rows = [(row.channel_type, "channels", row.channel_ids) for row in block.channels]
@@ -213,7 +233,7 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
         raise Invalid(f"{where}: {total} operations, of at most {MOST_OPERATIONS}")
     for at, operation in enumerate(block.ops):
         for inner in (operation, *operation.ops) if operation.ops else (operation,):
-            # a shortcut: a nop without lists has nothing to check
+            # a shortcut: nearly all nops have no lists, and so nothing to check
             if inner.name != "nop" or inner.channel_ids or inner.src_buff or inner.dst_buff or inner.semaphore_ids:
                 _check_lists(where, at, inner)
             if (

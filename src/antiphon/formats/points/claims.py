@@ -111,6 +111,7 @@ def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
         claimed,
     )
     name = "-".join([answer, *map(str, point)])
+    # full: as in SCCL, every step takes a round at least
     return Claim(name, instance, Question(instance.parts_of(chunks), steps, rounds, full=True), about)
 
 

@@ -36,6 +36,7 @@ _PORT = re.compile(
 _SPEED = re.compile(r"\b([0-9]{1,2}x[A-Z][A-Z0-9]{2,4})\b")
 _PORT_BITS = 40  # of a packed port: room for 10^8 nodes
 _PORTS = 10**4  # port numbers have at most four digits: a port is packed as node * _PORTS + number
+_ASSUMED_CABLE = "4xHDR"  # where a cable's speed is unknown
 _QUOTED = re.compile(r'"([^"]{0,200})"')
 
 
@@ -111,10 +112,10 @@ class _Reader:
             speed = cable_speed(cable)
             if speed is None:
                 unknown.add(cable)
-                speed = cable_speed("4xHDR") or Fraction(0)
+                speed = cable_speed(_ASSUMED_CABLE) or Fraction(0)
             if a[0] in switch_position and b[0] in switch_position:
                 low, high = sorted((switch_position[a[0]], switch_position[b[0]]))
-                if low != high:
+                if low != high:  # a cable from a switch to itself carries nothing
                     net.trunks[low, high] = net.trunks.get((low, high), Fraction(0)) + speed
                 continue
             (adapter, port), (switch, _) = (a, b) if a[0] not in switch_position else (b, a)
@@ -127,7 +128,7 @@ class _Reader:
             net.notes.append(f"{len(in_switches)} adapters of switches (aggregation nodes, management) are no hosts")
         if unknown:
             examples = ", ".join(sorted(map(repr, unknown))[:4])
-            net.notes.append(f"cables without a known speed ({examples}): 4xHDR is assumed")
+            net.notes.append(f"cables without a known speed ({examples}): {_ASSUMED_CABLE} is assumed")
         net.ports.sort(key=lambda port: (port.host, natural_key(port.card)))
         return net
 
