@@ -298,7 +298,7 @@ def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], ful
         )
         optimal_count += exact_plan.rate == optimum
         shares.append(blink_plan.rate / optimum)
-        integral_count += blink_plan.summary.endswith("weights 0 or 1")  # the planner's words if no tree is split
+        integral_count += blink_plan.summary.endswith("weights 0 or 1")  # the words of planner blink
         proof.append(
             f"{job.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {optimum}: "
             f"{explain_bound(limit, job.gpus)}; blink: rate {blink_plan.rate}, trees {blink_plan.count}"

@@ -239,7 +239,7 @@ def compare_plan_types(
     network: str, switch: str, size: str, published: Mapping[str, str], ours: Mapping[str, str]
 ) -> tuple[bool, str]:
     """Return whether the published plan type of a switch is slower than ours by GenModel, and both times in words."""
-    kinds = published[size], ours[size]
+    kinds = published_kind, own_kind = published[size], ours[size]
     servers = SERVERS_BELOW.get((network, switch))
     if servers is not None:  # the switch by itself: all switches of its level work at once, on all data
         machine, fan_ins = one_switch(servers, BETA), [_fan_ins(kind, servers) for kind in kinds]
@@ -247,7 +247,7 @@ def compare_plan_types(
     else:
         servers_below = SERVERS_BELOW.get((network, "Middle SW"))
         if servers_below is None:  # the switches below the root are unequal: no plan with one fan-in per level
-            return False, f"{size}: {kinds[1]}"
+            return False, f"{size}: {own_kind}"
         machine = topology(network.lower())
         fan_ins_below = _fan_ins(TABLE6[network]["Middle SW"][list(SIZES).index(size)], servers_below)
         fan_ins = [f"{fan_ins_below}x{_fan_ins(kind, len(_MIDDLE['Middle SW']))}" for kind in kinds]
@@ -256,9 +256,12 @@ def compare_plan_types(
     for fan in fan_ins:
         schedule = verified_plan(hierarchical_ps, machine, fanins=fan)
         seconds += predict_times(schedule, machine, {size: SIZES[size]}, "genmodel", TABLE5).values()
-    remark = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and kinds[1] == "8x4" else ""
-    comparison = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{remark}"
-    return seconds[1] < seconds[0], comparison
+    published_seconds, own_seconds = seconds
+    remark = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and own_kind == "8x4" else ""
+    comparison = (
+        f"{size}: {own_kind} takes {own_seconds:.4g} s {where}, {published_kind} {published_seconds:.4g} s{remark}"
+    )
+    return own_seconds < published_seconds, comparison
 
 
 def _fan_ins(kind: str, count: int) -> str:

@@ -191,10 +191,12 @@ def _frontier_row(family: PointFamily, rows: Rows) -> Row:
     frontier = family.frontier(K, max_steps)
     seconds = cpu_seconds() - begin
     ours = [algorithm.point for algorithm in frontier]
+    own_costs = {point: _steps_and_ratio(point) for point in ours}
     notes = []
     for point in printed:
         if point not in ours:
-            better = [o for o in ours if o[1] <= point[1] and Fraction(o[2], o[0]) <= Fraction(point[2], point[0])]
+            steps, ratio = _steps_and_ratio(point)
+            better = [o for o, (s, r) in own_costs.items() if s <= steps and r <= ratio]
             notes.append(f"{point} is dominated by {better[-1]}" if better else f"{point} is missing")
     unpublished = [point for point in ours if point not in printed]
     if unpublished:
@@ -215,11 +217,20 @@ def _frontier_row(family: PointFamily, rows: Rows) -> Row:
 def undominated(points: Sequence[Point]) -> list[Point]:
     """Return the points that no other beats in both steps and R / C; fewest steps first."""
     best: list[Point] = []
-    # points are (C, S, R): by S, then by R / C, then by C
-    for point in sorted(points, key=lambda p: (p[1], Fraction(p[2], p[0]), p[0])):
-        if not best or Fraction(point[2], point[0]) < Fraction(best[-1][2], best[-1][0]):
+    least_ratio: Fraction | None = None
+    # of equally good points the one with the least C comes first
+    for point in sorted(points, key=lambda point: (*_steps_and_ratio(point), point)):
+        _, ratio = _steps_and_ratio(point)
+        if least_ratio is None or ratio < least_ratio:
             best.append(point)
+            least_ratio = ratio
     return best
+
+
+def _steps_and_ratio(point: Point) -> tuple[int, Fraction]:
+    """Return S and R / C."""
+    chunks, steps, rounds = point
+    return steps, Fraction(rounds, chunks)
 
 
 def _point_fields(point: Point) -> dict[str, int]:

@@ -122,9 +122,10 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
     copies = []
     for rank, (_, nodes) in traces.items():
         for node in nodes:
-            key = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            src, dst, tag, size = (node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            key = src, dst, tag, size
             if node.type in (SEND, RECEIVE):
-                earlier_keys, own_end = (sent, key[0]) if node.type == SEND else (received, key[1])
+                earlier_keys, own_end = (sent, src) if node.type == SEND else (received, dst)
                 if own_end != rank or None in key or key in earlier_keys:
                     raise Invalid(f"rank {rank}, node {node.id}: its ends, tag or size are not there, or given twice")
                 if node.type == SEND:

@@ -73,6 +73,17 @@ class _Call:
         return begin
 
 
+@dataclass(slots=True)
+class _OpenEvent:
+    """An event of the training thread that is not over yet, and encloses those that begin until then."""
+
+    end: float
+    name: str
+    begin: float
+    in_hook: bool  # whether it is a hook of DDP, or within one
+    has_inner: bool = False  # whether it encloses events other than calls
+
+
 @dataclass
 class _Thread:
     """The activities of the training thread, in microseconds."""
@@ -160,23 +171,22 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     """Read the events of a thread: innermost ones are computation."""
     thread_log = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
-    # enclosing events; an event without inner events is computation
-    stack: list[list[Any]] = []  # end, name, begin, whether it has inner events, whether it is within a hook
+    stack: list[_OpenEvent] = []  # the innermost last; an event without inner events is computation
 
     def leave(now: float) -> None:
         """Take the events that are over by `now` from the stack."""
-        while stack and stack[-1][0] <= now:
-            end, name, begin, has_inner, _ = stack.pop()
-            if not has_inner and not is_call(name):
-                thread_log.busy.append((begin, end))
-            if name.startswith(_BACKWARD):
-                thread_log.backward.append(end)
+        while stack and stack[-1].end <= now:
+            over = stack.pop()
+            if not over.has_inner and not is_call(over.name):
+                thread_log.busy.append((over.begin, over.end))
+            if over.name.startswith(_BACKWARD):
+                thread_log.backward.append(over.end)
 
     for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
         name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
         leave(event["ts"])
         # calls within a DDP hook are due at the end of the backward pass
-        in_hook = bool(stack) and stack[-1][4]
+        in_hook = bool(stack) and stack[-1].in_hook
         if name in (_WAIT_EVENT, _DONE_EVENT):
             (thread_log.waits if name == _WAIT_EVENT else thread_log.done).append(event)
         elif name.startswith((_OUR_PREFIX, "c10d::")) and kind_of(name) is not None:
@@ -184,8 +194,8 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
         elif name in _GRADIENT:
             thread_log.gradients.append((event["ts"], _tensor_bytes(event)))
         if stack and not is_call(name):
-            stack[-1][3] = True
-        stack.append([end, name, event["ts"], False, in_hook or name == _HOOK_EVENT])
+            stack[-1].has_inner = True
+        stack.append(_OpenEvent(end, name, event["ts"], in_hook or name == _HOOK_EVENT))
     leave(float("inf"))
     thread_log.busy.sort()
     thread_log.backward.sort()

@@ -249,7 +249,7 @@ def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
     # first, below `awaited`; the file has these of all instances first, then the others of all instances.
     awaited = 1 + max(
         (row.after[0] for block in rank_blocks for row in block.rows if row.after is not None), default=-1
-    )
+    )  # row.after: the block and the step that it waits for
     sizes = [size * instances for size in offsets.sizes]
     lines = [f'  <gpu id="{rank}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}">\n']
     for low, high in ((0, awaited), (awaited, len(rank_blocks))):

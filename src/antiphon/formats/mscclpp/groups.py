@@ -107,7 +107,9 @@ def cut_steps(steps: list[StreamStep], unit: int) -> list[StreamStep]:
 
 
 def _shift(place: Place, at: int) -> Place:
-    return place[0], place[1] + at
+    """Return the place `at` chunks behind this one."""
+    buffer, first = place
+    return buffer, first + at
 
 
 def _shift_move(move: StreamMove, at: int, unit: int) -> StreamMove:

@@ -116,23 +116,26 @@ class Machine:
         return ((block, len(instructions) - 1),) if instructions else ()
 
     def add_waits(self, spot: Spot, spots: tuple[Spot, ...]) -> None:
-        instruction = self.blocks[spot[0]].instructions[spot[1]]
+        """Make the instruction at `spot` wait for those at `spots`, too."""
+        block, number = spot
+        instruction = self.blocks[block].instructions[number]
         instruction.wait = (*instruction.wait, *spots)
 
     def resolve_packets(self) -> None:
         """Make readers of packets wait for their writers; without a writer they wait forever. Refuse two writers: a
         reader would take the packet that comes first."""
-        for last in (spots[-1] for spots in self.writers.values() if len(set(spots)) > 1):
-            block = self.blocks[last[0]]
-            where = f"rank {block.rank}, {block.name}, step {block.instructions[last[1]].number}"
+        for last_block, last_number in (spots[-1] for spots in self.writers.values() if len(set(spots)) > 1):
+            block = self.blocks[last_block]
+            where = f"rank {block.rank}, {block.name}, step {block.instructions[last_number].number}"
             raise Invalid(f"{where}: writes packets where others of the same call are written; give each their place")
         for spot, flags in self.readers:
-            # a dictionary as an ordered set
-            writers: dict[Spot, None] = {}
+            # without a writer: wait for an instruction after the block's last one, which never runs
+            own_block, _ = spot
+            never = own_block, len(self.blocks[own_block].instructions)
+            writers: dict[Spot, None] = {}  # a dictionary as an ordered set
             for first, count in flags:
                 for cell in range(first, first + count):
-                    # without a writer: wait for an instruction after the last one, which never runs
-                    for writer in self.writers.get(cell, ((spot[0], len(self.blocks[spot[0]].instructions)),)):
+                    for writer in self.writers.get(cell, (never,)):
                         writers[writer] = None
             self.add_waits(spot, tuple(writers))
 
@@ -184,7 +187,8 @@ class BlockBuilder:
             )
             # two threads that use one port may issue in either order: record that the order must be proven
             before = self.machine.last_request.get(task.port, spot)
-            if before[0] != block:
+            before_block, _ = before
+            if before_block != block:
                 self.machine.inorder.append((before, spot))
             self.machine.last_request[task.port] = spot
         if task.flush and self.machine.last(task.port):  # a port without requests has nothing to complete

@@ -119,6 +119,7 @@ def _split_folds(steps: list[StreamStep]) -> Iterator[StreamStep]:
     """Yield the same steps, divided: each sum has at most one operand in scratch, the first, and results are put by
     a separate step."""
     for step in steps:
+        # a place is (buffer, first chunk)
         staged = [place for place in step.operands if place[0] == SCRATCH]
         if step.kind != FOLD or (len(step.operands) == 1 and not step.moves):
             yield step
@@ -185,7 +186,8 @@ def _take_part(step: StreamStep, chunks: int, splits: int, split: int, begin: in
 
     def shift(place: Place) -> Place:
         # The data of a step are `chunks` chunks, now cut into chunks * splits: the k-th `chunks` of these for split k.
-        return place[0], place[1] * splits + split * chunks + (begin if place[0] == SCRATCH else 0)
+        buffer, first = place
+        return buffer, first * splits + split * chunks + (begin if buffer == SCRATCH else 0)
 
     moves = tuple(StreamMove(move.peer, shift(move.source), shift(move.target), move.size) for move in step.moves)
     return step._replace(moves=moves, into=shift(step.into), operands=tuple(map(shift, step.operands)))

@@ -114,8 +114,10 @@ def mscclpp_json(
     # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks. So plans
     # that do not are written first, and if there are any, the others go without packets.
     early_leavers: list[str] = []
-    for kind, plan in sorted(plans.items(), key=lambda item: with_relays[item[0]].collective.kind in PACKET_KINDS):
-        if early_leavers and packet_limit != 0 and with_relays[kind].collective.kind in PACKET_KINDS:
+    by_packets = {kind: plan.collective.kind in PACKET_KINDS for kind, plan in with_relays.items()}
+    for kind in sorted(plans, key=by_packets.__getitem__):
+        plan = plans[kind]
+        if early_leavers and packet_limit != 0 and by_packets[kind]:
             packet_limit, names = 0, ", ".join(early_leavers)
             notes.append(f"no packets: a rank may leave {names} before others enter; export without {names}")
         try:
@@ -132,7 +134,7 @@ def mscclpp_json(
             )
         file_count = len(writer.files)
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
-        if len(writer.files) > file_count and with_relays[kind].collective.kind not in PACKET_KINDS:
+        if len(writer.files) > file_count and not by_packets[kind]:
             early_leavers.append(kind)
     if not writer.files:
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")

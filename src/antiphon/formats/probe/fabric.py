@@ -107,20 +107,20 @@ class _Reader:
         net.hosts = sorted({host for host, _ in cards.values()}, key=natural_key)
         host_position = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()  # speeds of cables
-        # a, b: (node, number of the port) of both ends of a cable
-        for (a, b), cable in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
+        both_ends = zip(ends[::2], ends[1::2], strict=True)  # each: (node, number of the port)
+        for ((a, a_port), (b, b_port)), cable in zip(both_ends, self.cables.values(), strict=True):
             speed = cable_speed(cable)
             if speed is None:
                 unknown.add(cable)
                 speed = cable_speed(_ASSUMED_CABLE) or Fraction(0)
-            if a[0] in switch_position and b[0] in switch_position:
-                low, high = sorted((switch_position[a[0]], switch_position[b[0]]))
+            if a in switch_position and b in switch_position:
+                low, high = sorted((switch_position[a], switch_position[b]))
                 if low != high:  # a cable from a switch to itself carries nothing
                     net.trunks[low, high] = net.trunks.get((low, high), Fraction(0)) + speed
                 continue
-            (adapter, port), (switch, _) = (a, b) if a[0] not in switch_position else (b, a)
+            adapter, port, switch = (a, a_port, b) if a not in switch_position else (b, b_port, a)
             if switch not in switch_position:
-                raise Invalid(f"{quote(names[a[0]])} and {quote(names[b[0]])} are cabled without a switch between")
+                raise Invalid(f"{quote(names[a])} and {quote(names[b])} are cabled without a switch between")
             if adapter in cards:
                 host, card = cards[adapter]
                 net.ports.append(Port(host_position[host], f"{card}/{port}", switch_position[switch], speed))

@@ -88,7 +88,8 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
         raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
     lines = ['<graphs version="1">']
     for form in sorted(by_form, key=lambda form: GRAPHS[form]):
-        lines += _graph_lines(machine, by_form[form][1], by_form[form][2], copies, link)
+        _, schedule, form_orders = by_form[form]
+        lines += _graph_lines(machine, schedule, form_orders, copies, link)
     notes = [f"left to NCCL: {library_ranges} ranges: ours is not faster"] if library_ranges else []
     return Files({FILE: "\n".join([*lines, "</graphs>"]) + "\n"}, [*notes, UNPROVEN])
 
