@@ -97,6 +97,7 @@ class Ends:
     switch_groups: list[SwitchGroup] = field(default_factory=list)
 
     def channel_type(self, peer: int) -> str:
+        """Return the type of the channels to a peer."""
         return PORT if self.far(self.rank, peer) else MEMORY
 
 
@@ -557,6 +558,7 @@ def _fit_blocks(
 
 
 def _moves_data(steps: list[StreamStep]) -> bool:
+    """Return whether a stream does more than signal and wait."""
     return any(step.kind in DATA for step in steps)
 
 
@@ -576,20 +578,27 @@ def _fit_groups(
         if not ends[0].switch_groups and 4 * sum(map(_moves_data, steps_of(0))) > 3 * blocks:
             return best
         by_rank = [[_defer_to_ports(rank_ends, steps) for steps in steps_of(rank_ends.rank)] for rank_ends in ends]
-        moving_streams = sum(_moves_data(steps) for of_rank in by_rank for steps in of_rank)
-        most_moving = most_moving or moving_streams  # without groups
-        busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)
+        moving_streams = sum(_moves_data(steps) for rank_streams in by_rank for steps in rank_streams)
+        most_moving = most_moving or moving_streams  # at first: without groups, one block for each stream
+        busy_streams = max(sum(map(bool, rank_streams)) for rank_streams in by_rank)
         group = min(blocks // max(busy_streams, 1), max(chunk_bytes // MIN_SHARE, 1))
         max_streams = min(max_streams, streams) // 2
         if moving_streams * group <= most_moving:
             continue
-        units = [find_chunks_per_step(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
-        by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
-        divided = {stream for stream in range(len(units)) if can_be_divided([of_rank[stream] for of_rank in by_rank])}
+        units = [
+            find_chunks_per_step(rank_streams[stream] for rank_streams in by_rank) for stream in range(len(by_rank[0]))
+        ]
+        by_rank = [
+            [cut_steps(steps, unit) for steps, unit in zip(rank_streams, units, strict=True)]
+            for rank_streams in by_rank
+        ]
+        divided = {
+            stream for stream in range(len(units)) if can_be_divided([rank_streams[stream] for rank_streams in by_rank])
+        }
         operations = sum(
             max(len(step.moves), 1)
-            for of_rank in by_rank
-            for stream, steps in enumerate(of_rank)
+            for rank_streams in by_rank
+            for stream, steps in enumerate(rank_streams)
             for step in (divide_steps(steps, member=0, group=group) if stream in divided else steps)
         )
         # a group has one stream that moves data at least, hence an operation
