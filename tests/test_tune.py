@@ -65,7 +65,7 @@ def test_sizes_are_the_ends_of_the_range_and_the_powers_of_two_in_it() -> None:
 
 @given(st.lists(st.lists(st.sampled_from([1.0, 1.0 + 1e-12, 2.0, 3.0]), min_size=3, max_size=3), min_size=1))
 def test_what_is_dropped_on_the_way_never_wins(rows: list[list[float]]) -> None:
-    times: dict[Key, list[float]] = {(i, 0): row for i, row in enumerate(rows)}
+    times: dict[Key, list[float]] = {Key(i, 0): row for i, row in enumerate(rows)}
     kept: set[Key] = set()
     for key in times:  # as they come
         kept = worth_keeping({k: times[k] for k in kept | {key}})

@@ -161,9 +161,9 @@ def micro(  # noqa: PLR0913
     on
         "mpi", "lab", "threads" or "cuda".
     processes
-        Number of ranks if no machine is passed (5).
+        Number of ranks if no machine is passed. Default: 5.
     patterns, pieces
-        "chain-forward", "mimo", ... (default: all), and the pipelining depth.
+        "chain-forward", "mimo", ... (default: all), and the pipelining depth (default: by size).
     iterations, warmup, model, profile, mpiexec, timeout, progress
         As for `bench`.
 
@@ -204,7 +204,7 @@ def genmodel(
     nbytes
         A size, a range, or several sizes. Default: 256KiB, 1MiB and 4MiB.
     processes
-        Measure 2, 3, ... up to this number of ranks (4).
+        Measure 2, 3, ... up to this number of ranks. Default: 4.
     plans
         "cps", "incast" or "ring".
     on, iterations, warmup, mpiexec, timeout
@@ -252,7 +252,7 @@ def loggp(  # noqa: PLR0913
     processes
         Also measure 1, 2, 3, ... messages at once, among this number of ranks.
     between
-        Send those from the first half of the ranks to the second, which is on other hosts.
+        Send the messages at once from the first half of the ranks to the second, which is on other hosts.
     on, iterations, warmup, mpiexec, timeout
         As for `bench`.
     progress
@@ -291,7 +291,7 @@ def memory(
     Parameters
     ----------
     nbytes
-        Size of a vector, larger than the caches (32MiB).
+        Size of a vector, larger than the caches. Default: 32MiB.
     max_vectors, repeat, threads
         Maximum number of vectors added at once, runs of each, and threads that add.
     on
@@ -363,15 +363,16 @@ def tune(  # noqa: PLR0913
     command
         With `logs`, a command that starts nccl-tests: it is run with every setting, and its logs go into that folder.
     nbytes
-        A range, one size, or several (1KB:16MB).
+        A range, one size, or several. Default: 1KB:16MB.
     factor
-        Factor between consecutive measured sizes (4).
+        Factor between consecutive measured sizes. Default: 4.
     shortlisted
-        Candidates measured at every size, the best by the model (4), in addition to the classic algorithms.
+        Number of candidates measured at every size, the best by the model, in addition to the classic algorithms.
+        Default: 4.
     dtype, op
-        Data type and operator (float32, sum).
+        Data type and operator. Default: float32, sum.
     iterations, warmup
-        Timed runs of each (20), and runs before them that do not count (3).
+        Timed runs of each, and runs before them that do not count. Default: 20 and 3.
     limit
         Time limit of all measurements in seconds, or "600s".
     mpiexec, compiler, library
@@ -411,7 +412,7 @@ def tune(  # noqa: PLR0913
         raise Invalid("command: writes logs; pass logs=, a folder for them, too")
     machine = _inputs.machine(topology)
     options = search.options()
-    del options["shortlist"]
+    del options["shortlist"]  # the number of candidates to measure is `shortlisted` here
     if isinstance(collective, str) and collective == "all":
         target: Any = collective
         options |= {"root": root, "ranks": ranks}
@@ -433,6 +434,7 @@ def tune(  # noqa: PLR0913
     if on == "nccl":
         from antiphon.runtimes.measure.nccl_choose import NcclRaces, list_planners
 
+        # measure in races among settings of NCCL, beside plans of ours where a runtime can run them
         options["races"], planners = NcclRaces, planners or list_planners()
     return measure(
         target, machine, on=on or "", nbytes=sizes, model=model or "alpha-beta", profile=profile, planners=planners,

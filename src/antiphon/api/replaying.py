@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ def replay(  # noqa: PLR0913
     planners
         Without a table, only these planners.
     library
-        nccl or rccl, with options as for `predict_library`. Default: the library of the machine's figures.
+        nccl or rccl, with options as for `predict_library`. Default: the one with published figures for the machine's
+        GPUs.
     cores
         Number of cores of the host, if ranks compute and communicate on the same ones.
     progress
@@ -106,7 +108,7 @@ def replay(  # noqa: PLR0913
         raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
         plan_collective = _make_planner(machine, model, profile, planners)
-        by_claims = not model and profile is None
+        by_claims = not model and profile is None  # a measured table's times count, unless a model was asked for
         ours = ByPlans(machine, plans, plan_collective, model, profile, by_claims, sizes)
     result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
     return {"topology": machine and machine.name, **result.as_json()}
@@ -121,8 +123,8 @@ def policies(file: Path, names: Sequence[str] = ("fixed", "trial", "bandit")) ->
     file
         A CSV file: collective, nbytes, and seconds of each candidate (docs/replay.md).
     names
-        `fixed`: the plan of the table; `trial`: what was faster in the first eight calls; `bandit`: ANTIPHON_LEARN=1;
-        `prior`: the same with the file of ANTIPHON_LEARNED.
+        `fixed`: the plan of the table; `trial`: the plan or the library, whichever was faster in the first eight calls;
+        `bandit`: learning (ANTIPHON_LEARN=1); `prior`: learning that starts from the file of ANTIPHON_LEARNED.
 
     Returns
     -------
@@ -148,7 +150,7 @@ def learned(files: Path | Sequence[Path]) -> list[LearnedLine]:
 
     Returns
     -------
-    list of Line
+    list of LearnedLine
         A line per candidate: `calls` (collective, ranks, root, nbytes), `name`, `samples`, `seconds`, `low`, `high`,
         `chosen`.
     """
@@ -170,17 +172,19 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
         target = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
         tuned_sizes = sorted({max(size, 1) for size in sizes}) or [2**20]  # 1 MiB: without sizes, any will do
         if len(tuned_sizes) > MAX_SIZES:
-            tuned_sizes = tuned_sizes[:: -(-len(tuned_sizes) // MAX_SIZES)] + tuned_sizes[-1:]
+            every = math.ceil(len(tuned_sizes) / MAX_SIZES)
+            tuned_sizes = tuned_sizes[::every] + tuned_sizes[-1:]
         tuning = search(
-            target, machine, nbytes=tuned_sizes, model=model, profile=profile, planners=planners, nccl=False
-        )
+            target, machine, nbytes=tuned_sizes, model=model, profile=profile, planners=planners,
+            nccl=False,  # no comparison with NCCL: its time is predicted by `ByLibrary`
+        )  # fmt: skip
         return tuning.plans.get(kind)
 
     return plan_collective
 
 
 def _read_measured(measured: Any) -> tuple[Any, str]:
-    """Return seconds by kind and size, and the name of their source."""
+    """Return (size, seconds) pairs by kind, and the name of their source."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
     from antiphon.formats.benchmark_log import read_points
@@ -194,6 +198,7 @@ def _read_measured(measured: Any) -> tuple[Any, str]:
     name = name_of(path_of(measured, "measured"))
     with reading(name):
         data = read_bytes(measured)
+        # output of nccl-tests: text, or JSON with the key out_of_place, which bench does not have
         if not opening(data).startswith(("{", "[")) or b'"out_of_place"' in data:
             return read_points(data.decode("utf-8", "replace")), name
         value = decode(data, Any)

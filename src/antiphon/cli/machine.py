@@ -31,7 +31,7 @@ from antiphon.core.files import check_writable, one_line
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
-from antiphon.cost import usual_model
+from antiphon.cost import save_profile, usual_model
 from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.formats.files import write_files
 from antiphon.formats.probe import here, joining
@@ -47,7 +47,7 @@ from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.terminal import add_picture, link_map
 from antiphon.show.text import memory_lines, topology_text
 from antiphon.topologies.degraded import ITEMS, connected_parts
-from antiphon.topologies.spec import UNITS
+from antiphon.topologies.spec import KEYS_WITH_UNITS
 from antiphon.units import exact, format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
 
 
@@ -64,9 +64,10 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     for line in limits.describe(machine, target):
         lines += paragraph(line, "  because    ", LABEL_INDENT)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
-        assert unaided.bytes_per_second is not None
+        assert unaided.bytes_per_second is not None  # switches' help only raises a rate: None would be None above, too
         rate = f"{format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
         lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", LABEL_INDENT)
+        # the first line is the witness of the steps, which are the same without the help of switches
         for line in unaided.describe(machine, target)[1:]:
             lines += paragraph(line, "  because    ", LABEL_INDENT)
     return "\n".join(lines)
@@ -118,18 +119,19 @@ def probe_command(
     this process may use them, and reports what it could not see. --from NAME without FILE asks that tool alone.
     """
     out = sort_outputs("topology probe", output, {"--profile": profile})["machine"]
+    # bandwidths stay texts with their units; nvlink is one here (bandwidth of a link)
     options: dict[str, object] = {
-        key: value if UNITS.fullmatch(key) or key == "nvlink" else plain_value(value)
+        key: value if KEYS_WITH_UNITS.fullmatch(key) or key == "nvlink" else plain_value(value)
         for key, value in parse_options(option or (), "--option", "key=value").items()
     }
     sysfs = str(options.pop("sysfs", here.SYSFS))  # where Linux shows its devices
     if files:
         probed = read(files, source, options)
-    elif source or not options.keys() - {"pcie"}:
+    elif for_files := options.keys() - {"pcie"}:
+        raise Invalid(f"--option {min(for_files)}=: is for a file; name one")
+    else:
         with working("looking at this machine"):
             probed = here.look_at_machine(source, sysfs, pcie=options.get("pcie"))
-    else:
-        raise Invalid(f"--option {min(options)}=: is for a file; name one")
     if only:
         probed = probed.only(_parse_members(probed, only), f"only {only[:100]}")
     if profile is not None and probed.profile is None:
@@ -149,8 +151,6 @@ def _report_machine(probed: Probed, out: Sequence[Path], profile: Path | None = 
     for path in out:
         save_topology(path, probed.machine)
     if profile is not None and probed.profile is not None:
-        from antiphon.cost import save_profile
-
         save_profile(probed.profile, profile)
     lines = [topology_text(probed.machine)]
     for note in probed.notes:
@@ -212,7 +212,7 @@ def _join_by_own_cards(box: str, fabric: str, name: str) -> Probed:
     kind, options = arg.split_options(fabric, "FABRIC")
 
     def join(probed: Probed, *, boxes: int, nic: str | None = None) -> Probed:
-        speed = None if nic is None else str(nic)
+        speed = None if nic is None else str(nic)  # split_options reads 400, without a unit, as a number
         return joining.join_by_own_cards(probed, boxes, rail=kind == "rails", nic=speed, name=name)
 
     joined: Probed = call("fabric", kind, join, options, joining.read_machine(box))
@@ -354,7 +354,7 @@ def bound_command(
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
     target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
     check_outputs({"--certificate": certificate})
-    _, sizes = sizes_of(nbytes) if nbytes else ((), ())
+    _span, sizes = sizes_of(nbytes) if nbytes else ((), ())
     with working(f"bounding {target.title} on {machine.name}"):
         limits = bound(target, machine)
         times = least_times(target, machine, limits, sizes, model) if sizes else {}
@@ -366,7 +366,7 @@ def bound_command(
         *_least_time_lines(times, model, usual_model(machine, wanted=(target,))),
     ]
     if certificate is not None:
-        # a frontier without points: its file holds the bounds alone
+        # a frontier without points: its file holds the bounds alone, those without the help of switches where they help
         save_frontier(certificate, Frontier(machine, target, planner="", points=(), limits=limits.without_help))
     emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]))
 

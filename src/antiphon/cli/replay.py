@@ -140,7 +140,8 @@ def _collective_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
     unlisted = len(rows) - MAX_ROWS
     lines = [*table(head, cells), *([f"  and {unlisted} more (--json shows all)"] if unlisted > 0 else [])]
-    lines += paragraph("takes: one of them, as recorded; library: by the model of it; exposed, gain: of a step")
+    lines += paragraph("takes, ours, library: per call, as recorded, by our plan, by the library's model")
+    lines += paragraph("exposed, gain: per step, summed over its calls")
     for source in dict.fromkeys(row["by"] for row in rows if row["by"]):
         lines += paragraph(f"ours: {source}", "  ", "    ")
     for source in dict.fromkeys(row["library_by"] for row in rows if row["library_by"]):

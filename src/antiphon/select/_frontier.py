@@ -44,7 +44,7 @@ from antiphon.select.figures import measure
 from antiphon.select.parse_request import sizes_of
 from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
-from antiphon.select.ranges import choose_winners, merge_runs
+from antiphon.select.ranges import Key, choose_winners, merge_runs
 
 _LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # of points, the strongest first
 SIZES = "1KB:1GB"  # sizes at which points are compared for a plan
@@ -99,12 +99,13 @@ class FrontierPoint:
         # A proof about halves does not exclude better allreduces of another form.
         if self.about == COMPOSED and self.least is None:
             half = f"of {self.steps // 2} steps"
-            best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {self._k_text(2)}, beats"}
+            half_condition = self._k_text(halves=2)
+            best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {half_condition}, beats"}
             return f"{best.get(self.proof, 'better ones may exist than')} its halves; other ways to reduce may"
         if self.proof == OPTIMAL:
             return f"no algorithm {steps} has a smaller R/C"
         if self.proof == FOR_K:
-            return f"no algorithm {steps}, {self._k_text(1)}, has a smaller R/C"
+            return f"no algorithm {steps}, {self._k_text(halves=1)}, has a smaller R/C"
         if self.has_no_certificate:
             return f"a better one may exist; no certificate bounds R/C {steps}"
         return "a better one may exist" + (f", none {steps} below {self.least}" if self.least is not None else "")
@@ -184,13 +185,14 @@ class Frontier(Explorable):
         times = {}
         for number, point in enumerate(self.points):
             predict = prepare(model, point.schedule, self.topology)
-            times[number, 0] = [float(predict(size).seconds) for size in sizes]
+            times[Key(number, variant=0)] = [float(predict(size).seconds) for size in sizes]
         # the fastest point per size; neighbouring sizes with the same point become one range
-        chosen = merge_runs(choose_winners(times))
-        starts = [0, *(sizes[first] for _, first, _ in chosen[1:])]
+        runs = merge_runs(choose_winners(times))
+        starts = [0, *(sizes[first] for _, first, _ in runs[1:])]
+        winners = [self.points[key.candidate] for key, _, _ in runs]
         entries = [
-            Entry(start, stop, self.points[key[0]].schedule, self._claims_of_point(self.points[key[0]], model))
-            for (key, _, _), start, stop in zip(chosen, starts, [*starts[1:], None], strict=True)
+            Entry(start, stop, point.schedule, self._claims_of_point(point, model))
+            for point, start, stop in zip(winners, starts, [*starts[1:], None], strict=True)
         ]
         return Plan(self.topology, self.collective, tuple(entries))
 
@@ -277,7 +279,8 @@ def frontier(  # noqa: PLR0913
         for result in progress:
             results.append(result)
             if on_point is not None:
-                on_point(result[0])
+                point, _, _ = result
+                on_point(point)
     except KeyboardInterrupt:
         stopped = "interrupted"
     except (TimedOut, Lost) as error:
@@ -313,6 +316,7 @@ def _find_in_child(task: _Task, memory: float | None, own_program: bool) -> Iter
         _send_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
         grace=GRACE,
     )  # fmt: skip
+    # the child gets no callback of this process (`silent`); it sends its lines of progress as messages
     job = (planner, entry, options, replace(request, tell=silent))
     try:
         with closing(stream_job(job, terms, own_program=own_program)) as messages:
@@ -363,7 +367,7 @@ def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: lis
     proved_ratio = least_ratio(schedule, topology) if checked is not None else None
     about = certificate["about"] if certificate is not None else AS_PLANNED
     half = proved_ratio if about == COMPOSED else None
-    proved_ratio = proved_ratio if half is None else None
+    proved_ratio = proved_ratio if half is None else None  # a bound for halves is none for the allreduce
     best_ratio = bounds.without_help.inverse  # the bound on R / C
     if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
         label, proved_ratio = OPTIMAL, best_ratio
@@ -385,7 +389,9 @@ def _no_point(
         return TimedOut(f"no point of the frontier of {name} was found: {stopped}")
     bounds = bound(request.topology, request.collective)
     if steps is not None and steps < bounds.latency_steps and bounds.latency_witness is not None:
-        why = bounds.latency_witness.describe(request.topology).partition(": ")[2]
+        _, _, why = bounds.latency_witness.describe(request.topology).partition(
+            ": "
+        )  # "distance: rank 0 is 3 steps ..."
         return Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
     conditions = [f"at most {steps} steps"] if steps is not None else []
     conditions += [f"R <= S + {k}"] if k is not None else []

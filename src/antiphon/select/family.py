@@ -130,7 +130,7 @@ def replace_option(spec: str, key: str, value: Value) -> str:
             f"vary: expected the name of a family of machines, such as dgx2 or ring:ranks=8; got {quote(spec)}"
         )
     name, _, tail = spec.partition(":")
-    if is_file(name) or (not tail and is_file(spec)):
+    if is_file(name):
         raise Invalid(f"vary: {spec} is a file, which has no options to vary; name a family, such as ring:ranks=8")
     options = tail.split(",") if tail else []
     position = next((i for i, text in enumerate(options) if re.match(rf"{re.escape(key)}\s*=", text)), len(options))

@@ -62,7 +62,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class Ledger:
-    """The results so far, by `Key`: (index of the task, variant: number of its schedule).
+    """The results so far, by `Key`: index of the task as `candidate`, and number of its schedule as `variant`.
 
     Parameters
     ----------
@@ -113,7 +113,9 @@ class Ledger:
         self.at_work: dict[int, float] = {}  # the tasks that run now, with the CPU seconds of each
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
-        """Return the test for tasks that are never skipped."""
+        """Return the test for tasks that are never skipped: those of required planners, and those that stand for NCCL,
+        which are more once its model was refused (`library_refused`, set later).
+        """
         return lambda task: (
             task.planner in required
             or task.planner not in self.names
@@ -174,9 +176,10 @@ class Ledger:
             return
         if not self.sufficiency.update(kind, limit, self.ended, self._times_of):
             return
+        # also tasks that ended already: only their position in the order counts, not when they ended
         for task in self.pending:
             if task.kind == kind and not self.is_needed(task):
-                for key in [key for key in self.evaluations if key[0] == task.index]:
+                for key in [key for key in self.evaluations if key.candidate == task.index]:
                     del self.evaluations[key], self.planner_options[key]
                     self.schedules[kind].pop(key, None)
                 if task.index not in self.ended:
@@ -195,28 +198,31 @@ class Ledger:
         if task.entry is None or not self.may_drop or task.planner == OWN_PLANS:
             return task
         position = self.sufficiency.position
-        earlier = [key for key in self.evaluations if position[key[0]] < position[task.index]]
+        earlier = [key for key in self.evaluations if position[key.candidate] < position[task.index]]
         return replace(task, rivals=self._find_rivals(task, earlier))
 
     def _find_rivals(self, task: Task, earlier: Sequence[Key]) -> tuple[Times, ...]:
         """Return the least times by size of each group of earlier schedules that large schedules of this task are
         compared with; zeros, which drop them all, if this task can neither win nor stand for NCCL.
         """
-        alike = [
-            (self.tasks[key[0]].planner, self.evaluations[key].seconds)
+        same_kind = [
+            (self.tasks[key.candidate].planner, self.evaluations[key].seconds)
             for key in earlier
-            if self.tasks[key[0]].kind == task.kind
+            if self.tasks[key.candidate].kind == task.kind
         ]
         groups = [{task.planner}] if self._may_stand_in(task) else []
         groups += [self.names] if task.planner in self.names else []
         nothing, no_chance = ((value,) * len(self.context.sizes) for value in (math.inf, 0.0))
         return tuple(  # `nothing` twice: `min` needs two arguments
-            tuple(map(min, *(times for planner, times in alike if planner in names), nothing, nothing))
+            tuple(map(min, *(times for planner, times in same_kind if planner in names), nothing, nothing))
             for names in groups
         ) or (no_chance,)
 
     def _may_stand_in(self, task: Task) -> bool:
-        """Return whether NCCL may be compared by this planner: no planner that is preferred to it has a schedule."""
+        """Return whether this planner may stand for NCCL: no planner that is preferred to it has a schedule.
+
+        `list_stand_ins` returns groups of planners, the preferred group first.
+        """
         if not self.compare or self.library is not None:
             return False
         able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == task.kind}
@@ -228,17 +234,23 @@ class Ledger:
         return False
 
     def _drop_beaten(self) -> None:
-        """Drop large schedules that are faster than none before them at any size, also where they were priced, as the
-        faster ones were not known yet. So the result does not depend on the order of arrival.
+        """Drop large schedules that are faster than none before them, in the order of candidates, at any size.
+
+        A worker drops these itself if it knows the times of those before. But one may have been priced before they
+        arrived; dropping it here makes the result independent of the order of arrival.
         """
         position = self.sufficiency.position
-        ordered = sorted(self.evaluations, key=lambda key: (position[key[0]], key[1]))
-        large = [(i, key, self.tasks[key[0]]) for i, key in enumerate(ordered) if self.evaluations[key].prices.is_large]
+        ordered = sorted(self.evaluations, key=lambda key: (position[key.candidate], key.variant))
+        large = [
+            (i, key, self.tasks[key.candidate])
+            for i, key in enumerate(ordered)
+            if self.evaluations[key].prices.is_large
+        ]
         rivals = {key: self._find_rivals(task, ordered[:i]) for i, key, task in large if task.planner != OWN_PLANS}
         beaten = [key for key, times in rivals.items() if self.evaluations[key].prices.is_dropped(times)]
         for key in beaten:
             del self.evaluations[key], self.planner_options[key]
-            self.schedules[self.tasks[key[0]].kind].pop(key, None)
+            self.schedules[self.tasks[key.candidate].kind].pop(key, None)
         priced = {index for index, _ in self.evaluations}
         for index, done in self.ended.items():
             if done.status == OK and self.tasks[index].entry is not None and index not in priced:
@@ -252,7 +264,7 @@ class Ledger:
         """
         if self.tasks[index].planner not in self.names:
             return []
-        own_evaluations = [evaluation for key, evaluation in self.evaluations.items() if key[0] == index]
+        own_evaluations = [evaluation for key, evaluation in self.evaluations.items() if key.candidate == index]
         return [evaluation.seconds for evaluation in own_evaluations if not evaluation.figures.get("uses")]
 
     def _worker_text(self, index: int, seconds: float) -> str:
@@ -264,7 +276,7 @@ class Ledger:
 
     def _add_priced(self, task: Task, priced: Priced) -> None:
         """Add a priced schedule, and drop the schedules that can no longer win."""
-        key = (priced.index, priced.variant)
+        key = Key(priced.index, priced.variant)
         if self.context.deterministic and priced.evaluation.order is None and task.planner in self.names:
             self.unordered.add(priced.index)
             return
@@ -291,7 +303,7 @@ class Ledger:
         winners: set[Key] = set()
         position = self.sufficiency.position  # of a task, in the order in which tasks count
         for last in {position[index] for index, _ in schedules}:
-            winners |= self._can_win({key: s for key, s in schedules.items() if position[key[0]] <= last})
+            winners |= self._can_win({key: s for key, s in schedules.items() if position[key.candidate] <= last})
         return winners
 
     def _can_win(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
@@ -304,7 +316,7 @@ class Ledger:
                 winners |= fastest_few(times, self.shortlist)
                 for name in CLASSICS:
                     winners |= fastest_few(
-                        {key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, count=1
+                        {key: t for key, t in times.items() if self.tasks[key.candidate].planner == name}, count=1
                     )
         return winners
 
@@ -342,11 +354,11 @@ class Ledger:
         distance = ""
         if kind in self.limits:
             gap_of = {size: self.limits[kind].gap(size, s) for size, s in zip(sizes, self.fastest[kind], strict=True)}
-            gaps_and_sizes = [(gap, -size) for size, gap in gap_of.items() if gap is not None]
-            if gaps_and_sizes and gap_of[sizes[-1]] is not None:
-                widest, size = max(gaps_and_sizes)
-                distance = f", {gap_of[sizes[-1]]:.3f} times the bound"
-                distance += f"; at {format_size(-size)} {widest:.2f} times"
+            known = {size: gap for size, gap in gap_of.items() if gap is not None}
+            if sizes[-1] in known:
+                worst_size = max(known, key=lambda size: (known[size], -size))  # of equal gaps, at the smallest size
+                distance = f", {known[sizes[-1]]:.3f} times the bound"
+                distance += f"; at {format_size(worst_size)} {known[worst_size]:.2f} times"
         return f" ({BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
@@ -368,7 +380,7 @@ class Ledger:
         listed: list[Candidate] = []
         for task in self.tasks:
             if task.entry is not None:  # it is no task for bounds
-                listed += [row for key, row in rows.items() if key[0] == task.index]
+                listed += [row for key, row in rows.items() if key.candidate == task.index]
                 end = self.ended.get(task.index)
                 if end is not None and end.status != OK:
                     listed.append(
@@ -403,38 +415,42 @@ class Ledger:
         """Return the candidates with a schedule, in order. Equal schedules of one planner are listed once, with the
         options of the others in `also`.
         """
-        first: dict[tuple[str, str, bytes], Key] = {}
-        repeats: dict[Key, list[Key]] = {}
-        calls: dict[int, list[Key]] = defaultdict(list)
+        first: dict[tuple[str, str, bytes], Key] = {}  # of each collective, planner and fingerprint
+        repeats: dict[Key, list[Key]] = {}  # by the first of equal schedules, those of other calls
+        calls: dict[int, list[Key]] = defaultdict(list)  # by task, its schedules: a task is one call of a planner
         for key in sorted(self.evaluations):
-            task = self.tasks[key[0]]
-            calls[key[0]].append(key)
-            # equal schedules of one planner call are variants; of other calls, other options for the same schedule
+            task = self.tasks[key.candidate]
+            calls[key.candidate].append(key)
+            # an equal schedule of the same call adds nothing; one of another call adds its options to `also`
             leader = first.setdefault((task.kind, task.planner, self.evaluations[key].fingerprint), key)
             repeats.setdefault(leader, [])
-            if leader[0] != key[0]:
+            if leader.candidate != key.candidate:
                 repeats[leader].append(key)
-        return {key: self._make_candidate(key, calls[key[0]], repeated_keys) for key, repeated_keys in repeats.items()}
+        return {
+            key: self._make_candidate(key, calls[key.candidate], repeated_keys)
+            for key, repeated_keys in repeats.items()
+        }
 
     def _make_candidate(self, key: Key, call: Sequence[Key], repeated_keys: Sequence[Key]) -> Candidate:
         """Return a candidate. `call`: all schedules of the same planner call; `repeated_keys`: other calls with an
         equal one.
         """
-        evaluation, task, sizes = self.evaluations[key], self.tasks[key[0]], self.context.sizes
+        evaluation, task, sizes = self.evaluations[key], self.tasks[key.candidate], self.context.sizes
         prices = evaluation.prices
         why = zip(prices.bottlenecks, prices.terms, strict=True)
         return Candidate(
-            task.kind, task.planner, self._distinguishing_options(key, call), OK, reason="", variant=key[1],
+            task.kind, task.planner, self._distinguishing_options(key, call), OK, reason="", variant=key.variant,
             seconds=dict(zip(sizes, evaluation.seconds, strict=True)), why=dict(zip(sizes, why, strict=True)),
             rests_on=dict(zip(sizes, prices.rests_on, strict=True)), figures=evaluation.figures,
             seconds_per_byte=evaluation.seconds_per_byte, may_win=task.planner in self.names,
-            also=tuple({k[0]: dict(self.tasks[k[0]].options) for k in repeated_keys}.values()),
-            alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),  # seconds if switches only forward
+            also=tuple({k.candidate: dict(self.tasks[k.candidate].options) for k in repeated_keys}.values()),
+            # seconds if switches only forward; empty (hence strict=False) if they do nothing else anyway
+            alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),
         )  # fmt: skip
 
     def _distinguishing_options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:
         """Return the options of the task; of several schedules of one planner call also those in which they differ."""
-        task = self.tasks[key[0]]
+        task = self.tasks[key.candidate]
         assert task.entry is not None
         return dict(task.options) | {
             name: value for name, value in self.planner_options[key].items()
@@ -443,7 +459,7 @@ class Ledger:
         }  # fmt: skip
 
     def _find_baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
-        """Return the planners that stand for NCCL, or the reason why there are none."""
+        """Return the planners that stand for NCCL, and the reason if there are none ("" otherwise)."""
         planners = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
         return find_baseline(kind, self.tasks, self.ended, planners, list_stand_ins(self.context.topology, kind))
 
@@ -462,9 +478,10 @@ class Ledger:
         ]
         ranges = []
         start = sizes[0]
+        # a range goes up to the next range's first priced size; its figures are those at its greatest priced size
         for (key, library), _, last in merge_runs(list(zip(chosen, served, strict=True))):
             at = sizes[last]
-            stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
+            stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]  # the last range includes its stop
             if last + 1 < len(sizes) and not library and served[last + 1]:
                 stop = at + 1  # the library serves the next size: nothing shows that ours is faster up to there
             ranges.append((key, self._make_range(kind, (start, stop), at, rows[key], library, tuning, rows)))
@@ -504,11 +521,13 @@ class Ledger:
         """
         limit = tuning.limits.get(kind)
         gap = limit.gap(nbytes, seconds) if limit is not None and seconds is not None else None
-        return gap if gap is None or gap >= 1 or self.library is None else self.library.gap(kind, nbytes)
+        if gap is not None and gap < 1 and self.library is not None:
+            return self.library.gap(kind, nbytes)
+        return gap
 
     def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:
         """Return the library that should serve a size because ours is not clearly faster by its model; "": use ours."""
-        if self.library is None or not self.compare or not seconds:
+        if self.library is None or not self.compare or not seconds:  # nothing is faster than 0 seconds
             return ""
         baseline_seconds = tuning.baseline(kind, nbytes)
         error = self.library.error_at(kind, nbytes)

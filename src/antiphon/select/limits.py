@@ -67,6 +67,7 @@ class Limit:
             latency = quickest_need(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
+        # `unaided` is None where no switch can multicast or reduce: then there is nothing to compare
         forwarding_rate = bound.without_switches if bound.unaided is not None else None
         return Limit(
             bound.latency_steps, seconds, bound.bytes_per_second, reasons, forwarding_rate, model if times else "",
@@ -92,7 +93,7 @@ class Limit:
             **self.rates(),
             "latency_seconds": self.latency,
             "because": list(self.because),
-            "assumes": [],
+            "assumes": [],  # always: these bounds hold for any behaviour of switches. Keys are stable
             "model": self.model or None,
             "seconds": {str(size): self.times[size] for size in sizes if size in self.times},
         }
@@ -103,7 +104,7 @@ def least_times(
     profile: Profile | None = None,
 ) -> dict[int, float]:  # fmt: skip
     """Return the least seconds of any schedule by size under a model. Raises Unsupported if none are known."""
-    _, options, *_ = model_of(model)
+    _, options = model_of(model)
     model_name, _, _ = model.partition(":")
     lower_bound = model_bound(model_name, options, BoundEvaluator(topology, collective, bound), profile)
     if lower_bound is None:
@@ -174,8 +175,9 @@ class Damage:
 def compare_links(intact: Topology, degraded: Topology, members: frozenset[int]) -> Damage:
     """Compare the bandwidth between every two nodes, and of every shared limit by its name. O(links log links).
 
-    Ranks of both machines correspond by number, switches by name. A rank that has no links in the degraded machine and
-    is not among `members` was left out on purpose: its links, and those of switches without links, are not reported.
+    Ranks of both machines correspond by number, switches by place. A rank that has no links in the degraded machine and
+    is not among `members` was left out on purpose: its links are not reported. If there is such a rank, the links of
+    switches that have none left are not reported either, as they may have served that rank alone.
     """
     relevant = _relevant_nodes(intact, degraded, members)
     # a pair of nodes is src * nodes + dst; bandwidths in bytes per second
@@ -208,6 +210,7 @@ def _relevant_nodes(intact: Topology, degraded: Topology, members: frozenset[int
     ends = node[np.concatenate([degraded.link_src, degraded.link_dst])]
     has_links[ends[ends >= 0]] = True
     has_links[list(members)] = True
+    # ranks were left out on purpose; else a switch without links is a failure, and all lost links are reported
     excludes_ranks = bool((had_links & ~has_links)[: intact.ranks].any())
     return has_links if excludes_ranks else np.ones(intact.nodes, bool)
 
@@ -250,6 +253,7 @@ def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:
             f"limit {limit.name}", src=None, dst=None, both_ways=False, before=limit.bandwidth, after=after[limit.name]
         )
         for limit in intact.limits
+        # a limit that is missing lost all its links, which are reported themselves
         if after.get(limit.name, limit.bandwidth) < limit.bandwidth
     ]
 

@@ -82,7 +82,7 @@ def plan(
                 if best is None or key < best[0]:
                     best = (key, candidate)
     except KeyboardInterrupt:
-        if best is None or tell is None:
+        if best is None or tell is None:  # without `tell`, nobody would learn that the plan is not final
             raise
         tell("no more is tried: interrupted; the best so far is kept")
         return _with_stop(best[1], "interrupted")
@@ -139,7 +139,8 @@ def _with_stop(best_plan: Plan, why: str) -> Plan:
 # ---- one planner, in this process or, with a budget, in a child process ----
 
 
-_SortKey = tuple[float, ...]  # the plan with the least key is the best
+# The plan with the least key is the best: (seconds by the model, if it ranks; bandwidth gap; latency gap).
+_SortKey = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ def _read_task(  # noqa: PLR0913
             raise Invalid("options are for a planner; name it, too")
         return _PlanTask(request, planner="", options={}, deterministic=deterministic, model=model)
     if not planner:
+        # a collective that keeps an order needs a planner that does; relay supports every kind
         abilities = ((name, find("planner", name).can) for name in DEFAULT_PLANNERS)
         planner = (
             "groups"

@@ -76,9 +76,7 @@ class PlanVerdict:
     """The result of checking several plans. Fields without a comment: see `Proofs`."""
 
     topology: Topology  # the machine that they were checked on
-    is_same_machine: (
-        bool  # whether `topology` is the machine that the plans name, so that their claims were checked, too
-    )
+    is_same_machine: bool  # `topology` is the machine that the plans name, so that their claims were checked, too
     fault: Fault | None = None
     plan: Plan | None = None  # the plan with the fault
     proved: tuple[str, ...] = ()
@@ -147,7 +145,7 @@ def check_failures(
             for key in ("proved", "trusted", "stated")
         })  # fmt: skip
         for name_alike in names_alike:
-            load_plans(path, dead=[name_alike])  # verifies
+            load_plans(path, dead=[name_alike])  # renumbers and verifies; raises on a fault
     return replace(verdict, failures=sum(map(len, names)))
 
 
@@ -236,7 +234,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
 
 def _sizes_text(entry: Entry) -> str:
     """Return the sizes of an entry: "4KiB to 16KiB, "; "" for all."""
-    first, last = format_ends(entry.start, entry.stop)
+    first, last = format_ends(entry.start, entry.stop)  # `first` is ">4MB" for one byte more than 4MB
     if not entry.start:
         return f"up to {last}, " if entry.stop is not None else ""
     if entry.stop is not None:
@@ -265,7 +263,7 @@ def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
         model = entry.claims["model"]
         if not isinstance(model, str) or model != by_model[0].claims["model"]:
             raise Invalid(f"model: expected the name of one model for all ranges, got {quote(model)}; plan anew")
-        model_of(model)
+        model_of(model)  # raises Invalid for an unknown one
         if not entry.start:  # the size from which the first entry was compared is not in the file
             continue
         times = [float(prepare(model, other.schedule, topology)(entry.start).seconds) for other in plan.entries]

@@ -145,7 +145,7 @@ def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> 
         _require_same("best_of_its_kind", findings, recomputed=True)
     _require_same("loss", findings, float(1 - rate / max_rate) if rate is not None and max_rate is not None else 0.0)
     is_called_optimal = findings.get("optimal") or findings.get("optimal_without_switches")
-    if rate is None or witness_rate is None or stored_bound is None:
+    if rate is None or witness_rate is None or stored_bound is None:  # without a stored bound there is no witness_rate
         if witness_rate is None and rate is not None and is_called_optimal:
             raise Invalid(
                 f"bound: the rate {recomputed_rate} is called optimal, but the plan carries no witness; plan anew"
@@ -175,8 +175,9 @@ def _check_reserved(findings: Mapping[str, Any], schedule: Schedule) -> None:
     from antiphon.planners.table import TABLE
 
     planner, has_trees = schedule.provenance.get("planner"), _has_tree_figures(schedule)
-    for key in sorted(RESERVED_FINDINGS & findings.keys()) if planner in TABLE else ():
-        if key not in TREE_FIGURES or (planner not in TREE_PLANNERS):
+    is_builtin = planner in TABLE  # planners of other packages may give these keys a meaning of their own
+    for key in sorted(RESERVED_FINDINGS & findings.keys()) if is_builtin else ():
+        if key not in TREE_FIGURES or planner not in TREE_PLANNERS:
             raise Invalid(f"found.{key}: planner {planner} states no such figure; plan anew, or leave it out")
     if has_trees and "trees" in findings:
         counts = count_trees(schedule)
@@ -239,9 +240,11 @@ def _check_bound(stored_bound: Any, schedule: Schedule, topology: Topology, mach
         assumes = () if with_help else assumed_conditions(topology, collective, witness)
     elif expected.bytes_per_second is not None:
         raise Invalid("bound: carries no witness; plan anew")
-    seconds_per_byte = Fraction(0) if limit is None else collective.buffer_weight / limit
+    # R/C is the time per byte of the greatest input, times the bandwidth of the unit link; a block of weight 1 has one
+    # byte here, so that nbytes is `buffer_weight` and the greatest input `input_weight`
+    seconds = Fraction(0) if limit is None else collective.buffer_weight / limit
     fields: dict[str, Any] = {
-        "inverse": str(seconds_per_byte * topology.unit / collective.input_weight),
+        "inverse": str(seconds * topology.unit / collective.input_weight),
         "bytes_per_second": None if limit is None else plain(limit),
         "assumes": list(assumes),
     }
@@ -309,7 +312,7 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
     model = entry.claims["model"]
     if not isinstance(model, str):
         raise Invalid(f"model: expected a name, got {quote(model)}; plan anew")
-    model_of(model)
+    model_of(model)  # raises Invalid for an unknown one
     nbytes, claimed = entry.claims["at"], entry.claims["seconds"]
     if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 0:
         raise Invalid(f"at: expected a number of bytes, got {quote(nbytes)}; plan anew")
@@ -326,7 +329,8 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
             f"{quote(prediction.bottleneck)}; plan anew"
         )
     if "gap_model" in entry.claims:
-        model_name, (_, options) = model.partition(":")[0], model_of(model)
+        model_name, _, _ = model.partition(":")
+        _, options = model_of(model)
         lower_bound = model_bound(model_name, options, proofs)
         if not _is_gap_right(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
             raise Invalid(
@@ -363,7 +367,9 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
 
 
 def _short_text(value: object, levels: int = 3) -> str:
-    """Return a value of a plan as text: of a long list its first items, of values nested deeper only the beginning."""
+    """Return a value of a plan as text: of a long list its first items, of values nested deeper than `levels` only the
+    beginning.
+    """
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
     if isinstance(value, Mapping | list | tuple) and not value:
@@ -457,5 +463,5 @@ def _chunk_roots(schedule: Schedule, hops: Longs) -> Longs:
     sums = hops[schedule.op[hops] == REDUCE]
     roots = np.zeros(len(schedule.chunks), np.int64)
     in_order = sums[np.argsort(schedule.step[sums], kind="stable")]
-    roots[schedule.chunk[in_order]] = schedule.dst[in_order]  # of several sums of a chunk, the last assignment remains
+    roots[schedule.chunk[in_order]] = schedule.dst[in_order]  # a chunk's last sum is assigned last, and remains
     return roots

@@ -25,20 +25,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 TIE = 1e-9  # times with at most this relative difference count as equal
 MIN_TIME = 1e-30  # in place of a time of 0, which has no logarithm
 
-Key = tuple[int, int]  # (number of the candidate, number of its schedule)
 Times = Sequence[float]  # seconds per size
 Label = TypeVar("Label")  # anything that identifies a winner
+
+
+class Key(NamedTuple):
+    """The number of a candidate, and of one of the schedules that it has; the functions below compare both as one."""
+
+    candidate: int
+    variant: int
 
 
 def best_at_size(times: Mapping[Key, Times], size: int) -> list[Key]:
     """Return the candidates that are best at the size with this index, in order of their numbers."""
     best = min(t[size] for t in times.values())
-    return sorted(i for i, t in times.items() if t[size] <= best * (1 + TIE))
+    return sorted(key for key, t in times.items() if t[size] <= best * (1 + TIE))
 
 
 def choose_winners(times: Mapping[Key, Times]) -> list[Key]:
@@ -80,16 +86,17 @@ def worth_keeping(times: Mapping[Key, Times]) -> set[Key]:
 
     A candidate that an earlier one equals or beats at every size never wins.
     """
-    best_somewhere = sorted({i for size in range(len(next(iter(times.values())))) for i in best_at_size(times, size)})
+    sizes = range(len(next(iter(times.values()))))
+    best_somewhere = sorted({key for size in sizes for key in best_at_size(times, size)})
     undominated: list[Key] = []
-    for i in best_somewhere:
-        if not any(all(a <= b for a, b in zip(times[j], times[i], strict=True)) for j in undominated):
-            undominated.append(i)
+    for key in best_somewhere:
+        if not any(all(a <= b for a, b in zip(times[other], times[key], strict=True)) for other in undominated):
+            undominated.append(key)
     return set(undominated)
 
 
 def fastest_few(times: Mapping[Key, Times], count: int) -> set[Key]:
-    """Return the `count` best at every size; of equals those with the lowest numbers."""
+    """Return the `count` best at every size; of equals those with the lowest numbers. `times` may be empty."""
     fastest: set[Key] = set()
     for size in range(len(next(iter(times.values()), ()))):
         fastest |= set(sorted(times, key=lambda key: (times[key][size], key))[:count])
@@ -100,14 +107,16 @@ def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> 
     """Return the candidates that combine in one order: the order with the least geometric mean, over the sizes, of its
     best times.
 
-    `orders`: by candidate the order in which its schedule combines.
+    `orders`: by candidate the order in which its schedule combines; None for all if no order is required, which makes
+    one group.
     """
     sizes = range(len(next(iter(times.values()))))
     groups: dict[str | None, set[Key]] = {}
     for key in sorted(times):
         groups.setdefault(orders[key], set()).add(key)
 
-    def cost(keys: set[Key]) -> float:
+    def log_of_mean(keys: set[Key]) -> float:
+        """Return the logarithm of the geometric mean, times the number of sizes, which is the same for all."""
         return math.fsum(math.log(max(min(times[key][size] for key in keys), MIN_TIME)) for size in sizes)
 
-    return min(groups.values(), key=cost)
+    return min(groups.values(), key=log_of_mean)

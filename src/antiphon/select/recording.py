@@ -34,6 +34,7 @@ from antiphon.core.serialize import dumps, loads
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.select.ledger import Ledger
+from antiphon.select.ranges import Key
 from antiphon.select.schedule_cache import Evaluation, ScheduleCache
 from antiphon.select.task import Context, Done, Task, evaluate, price_schedule, run_task
 
@@ -88,9 +89,9 @@ def write_recording(ledger: Ledger, path: Path) -> None:
         ]
         entry_number = {key: i for i, key in enumerate(keys)}
         rows += [
-            _Row(*key, dict(ledger.planner_options[key]), evaluation, entry_number.get(key))
+            _Row(key.candidate, key.variant, dict(ledger.planner_options[key]), evaluation, entry_number.get(key))
             for key, evaluation in sorted(ledger.evaluations.items())
-            if ledger.tasks[key[0]].kind == kind
+            if ledger.tasks[key.candidate].kind == kind
         ]
         if entries:
             plan = Plan(ledger.context.topology, ledger.context.collectives[kind], tuple(entries))
@@ -107,7 +108,7 @@ def replay(ledger: Ledger, path: Path) -> bool:
         if file.format != FORMAT or {end.index for end in file.ends} != _planner_tasks(ledger):
             return False
         for row in file.rows:
-            key = row.index, row.variant
+            key = Key(row.index, row.variant)
             ledger.evaluations[key], ledger.planner_options[key] = row.evaluation, row.options
         _add_schedules(ledger, file)
     except (AntiphonError, msgspec.MsgspecError, LookupError, ValueError, RecursionError):
@@ -141,14 +142,15 @@ def _add_schedules(ledger: Ledger, file: _File) -> None:
         recomputed = None if priced is None else evaluate(context, recorded.fingerprint, schedule, priced)
         if recomputed is None or not _is_same(recomputed, recorded):
             raise Invalid("a figure differs from that of its schedule")
-        ledger.schedules[kind][row.index, row.variant] = schedule
+        ledger.schedules[kind][Key(row.index, row.variant)] = schedule
     for key, evaluation in ledger.evaluations.items():
-        task, prices = ledger.tasks[key[0]], evaluation.prices
+        task, prices = ledger.tasks[key.candidate], evaluation.prices
         columns = prices.seconds, prices.bottlenecks, prices.terms, prices.rests_on
         if {len(column) for column in columns} != {len(context.sizes)}:
             raise Invalid("the figures are for other sizes")
         times = [ledger.evaluations[winner].seconds for winner in ledger.schedules[task.kind]]
-        fastest = map(min, *times, times[0])  # per size; times[0] again, as min needs two values
+        # per size; times[0] again, as min needs two values. Without schedules: IndexError, which `replay` catches
+        fastest = map(min, *times, times[0])
         if task.planner in ledger.names and any(map(operator.lt, evaluation.seconds, fastest)):
             raise Invalid("the schedule of a winner is missing")
 

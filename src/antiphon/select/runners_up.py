@@ -15,7 +15,6 @@ multicast, so trees is written, with a note that it takes 1.2 times as long, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -59,8 +58,12 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
 
 
 def _emit_error(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> AntiphonError | None:
-    """Return why the format cannot express an entry; NotFound: it leaves these sizes to the GPU library; else None."""
+    """Return why the format cannot express an entry; None if it can.
+
+    Unsupported: the format lacks something. NotFound: the format itself leaves these sizes to the GPU library.
+    """
     try:
+        # emitted as a plan of its own, which must cover all sizes
         emit(Plan(plan.topology, plan.collective, (replace(entry, start=0, stop=None),)), name, options=options)
     except (Unsupported, NotFound) as error:
         return error
@@ -76,16 +79,16 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     # the library's time follows from the claimed speedup of the winner
     library_seconds = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
     library = str(claims.get("reference", "")).upper()
+    error = _library_error(plan, int(claims["at"]))
     for runner in _list_runners_up(claims):
         speedup = None if library_seconds is None else library_seconds / runner["seconds"]
-        error = _library_error(plan, int(claims["at"]))
         if speedup is not None and not is_clearly_faster(speedup, error):
             break  # the next runners-up are even slower
         substitute = _plan_runner_up(plan, entry, runner)
         if substitute is not None and _emit_error(plan, substitute, name, options) is None:
-            over = "" if speedup is None else f", {speedup:.3g}x {library}"
+            versus_library = "" if speedup is None else f", {speedup:.3g}x {library}"
             cost = f"{max(runner['seconds'] / seconds - 1, 0.0):.0%} slower" if seconds else "slower"
-            return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{over}"
+            return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{versus_library}"
     if library_seconds is None:
         raise Unsupported(
             f"{name}: can write neither {best_name} nor any runner-up; tune with other planners (--planner)"
@@ -117,7 +120,7 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
     # predictions by a user's profile cannot be repeated, as the plan does not contain the profile: trust them
     if "profile" not in entry.claims and predicted["seconds"] > runner["seconds"] * (1 + SAME_PRICE):
         return None
-    # how the range was priced and compared stays as it is
+    # how the range was priced and compared stays as it is ("over": the algorithm that the library would choose)
     pricing = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
     claims = {**planned.claims, **pricing, **runner, "instead_of": _name_of(entry.claims)}
     return replace(entry, schedule=planned.schedule, claims=claims)
@@ -154,11 +157,11 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
         return ""
     with suppress(AntiphonError):  # raised if nothing is known of the GPUs of this machine
         library = find_library_model(plan.topology, [plan.collective])
-        library_seconds = library.choice(plan.collective.kind, nbytes).seconds if library is not None else math.inf
-        if library is not None and not is_clearly_faster(
-            library_seconds / unjoined_seconds, library.error_at(plan.collective.kind, nbytes)
-        ):
-            return f"; {library.name.upper()}'s own choice is as good as what can be written of it row by row"
+        if library is not None:
+            speedup = library.choice(plan.collective.kind, nbytes).seconds / unjoined_seconds
+            if not is_clearly_faster(speedup, library.error_at(plan.collective.kind, nbytes)):
+                # row by row: every transfer sent by itself, as `alone` does
+                return f"; {library.name.upper()}'s own choice is as good as what can be written of it row by row"
     return (
         f"; option alone=yes writes it row by row, which takes {unjoined_seconds / joined_seconds:.3g} times as long "
         f"at {format_size(nbytes)} by the model"

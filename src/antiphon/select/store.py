@@ -76,7 +76,10 @@ class Question:
 
     @cached_property
     def address(self) -> str:
-        """The name of the entry; isomorphic machines have the same."""
+        """The name of the entry; isomorphic machines have the same.
+
+        The canonical labels depend on the version of igraph, which is hashed, too.
+        """
         model = self.model or usual_model(self.machine, self.profile, wanted=(self.collective,))
         text = repr(
             (
@@ -126,19 +129,22 @@ class Answer:
         _, options = model_of(self.model)
         return Tuning(
             plan.topology, self.model, (sizes[0], sizes[-1]), sizes, (collective.kind,),
-            tuple(r.candidate for r in ranges), ranges, {}, {collective.kind: self.stand_ins}, {collective.kind: plan},
+            candidates=tuple(r.candidate for r in ranges), ranges=ranges, limits={},
+            baselines={collective.kind: self.stand_ins}, plans={collective.kind: plan},
             profile=entries[0].claims.get("profile"),
             library=find_nccl_model(self.model, options, plan.topology, {collective.kind: collective}),
         )  # fmt: skip
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON of an entry; in its file, the line before holds the digest."""
+
     format: int
-    machine: str
+    machine: str  # the name of the machine that it was planned for
     model: str
     rows: list[SizeFigures]
-    plan: msgspec.Raw
-    stand_ins: list[str]
+    plan: msgspec.Raw  # in canonical numbers
+    stand_ins: list[str]  # as in `Answer`
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,7 @@ class Remote:
 
     def write(self, name: str, data: bytes) -> None:
         self.prepare()
+        # a complete file is renamed to the address; `list_files` skips names that begin with a dot
         temporary_path = f"{self.root}/.{name}.{os.getpid()}.{time.time_ns()}"
         self.files.pipe_file(temporary_path, data)
         self.files.mv(temporary_path, f"{self.root}/{name}")
@@ -327,7 +334,8 @@ class Store:
         """Write the answer, once every schedule is verified; not if the entry exceeds MAX_BYTES."""
         plan = msgspec.Raw(dumps(_canonical_plan(answer.plan, question)))
         file = _File(
-            FORMAT, question.machine.name, answer.model, list(answer.rows), plan, list(answer.stand_ins)
+            FORMAT, machine=question.machine.name, model=answer.model, rows=list(answer.rows), plan=plan,
+            stand_ins=list(answer.stand_ins),
         )  # fmt: skip
         content = msgspec.json.encode(file)
         data = _digest(content, question.address) + b"\n" + content
@@ -384,6 +392,7 @@ def answer(question: Question, store: Store | None = None, **options: Any) -> An
         profile=question.profile, **question.search, **options,
     )  # fmt: skip
     planned = answer_of(tuning, question)
+    # an interrupted tuning, or one that a budget stopped, might find better plans next time: do not store it
     if store is not None and tuning.complete and not tuning.stopped:
         store.put(question, planned)
     return planned
@@ -396,8 +405,8 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
     rows = tuple(
         SizeFigures(
             row["nbytes"], str(plan.at(row["nbytes"]).claims.get("planner", "")), row["seconds"],
-            None if limit is None else limit.times.get(row["nbytes"]),
-            None if tuning.library is None else tuning.baseline(kind, row["nbytes"]),
+            least_seconds=None if limit is None else limit.times.get(row["nbytes"]),
+            library_seconds=None if tuning.library is None else tuning.baseline(kind, row["nbytes"]),
         )
         for row in predict(plan, list(question.sizes), model=tuning.model, profile=question.profile)
     )  # fmt: skip

@@ -60,7 +60,7 @@ def values_of(values: Any, name: str, ranks: int) -> tuple[Value, ...]:
 def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
     """Return the values of one item of a list, such as 4, "2:64" or "factors"."""
     if not isinstance(item, str):
-        if hasattr(item, "item") and not isinstance(item, type):  # a number of NumPy's
+        if hasattr(item, "item") and not isinstance(item, type):  # a number of NumPy's, but not its type: np.int64
             item = item.item()
         if not isinstance(item, int | float | bool) or (isinstance(item, float) and not math.isfinite(item)):
             raise Invalid(f"{name}: expected values such as {FORMS}; got {quote(item)}")

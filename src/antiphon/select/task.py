@@ -191,6 +191,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
         digest = add_pieces(rows, schedule.pieces)
         evaluation = cache.evaluations.get((task.kind, digest))
         simulated_key = _simulated_key(context, task.kind, rows, schedule)
+        # a large schedule whose times are known, and no faster than its rivals: neither verify nor evaluate it
         if evaluation is None and simulated_key in cache.prices and cache.prices[simulated_key].is_dropped(rivals):
             continue
         verified = schedule
@@ -203,12 +204,13 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
             except _UnpricedError as error:
                 refusal = refusal or str(error)
                 continue
-            if prices is None:
+            if prices is None:  # large, and no faster than its rivals
                 continue
             if simulated_key is not None:
                 cache.prices[simulated_key] = prices
             evaluation = evaluate(context, digest, verified, prices)
             cache.evaluations[task.kind, digest] = evaluation
+        # from now on this schedule is a rival of the later ones of the same call, too
         rivals = tuple(tuple(map(min, times, evaluation.seconds)) for times in rivals)
         yield Priced(task.index, variant, _planner_options(schedule), verified, evaluation)
     if refusal:
@@ -293,7 +295,7 @@ def _planner_options(schedule: Schedule) -> dict[str, Any]:
 def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
     """Raise an error if the schedule is for another collective, or its provenance cannot be written to a file."""
     if schedule.collective != context.collectives[task.kind]:
-        verify(schedule, context.topology).or_raise()
+        verify(schedule, context.topology).or_raise()  # an error of the schedule itself says more
         raise ValueError("the schedule is for another collective than the one asked for")
     check_plain(schedule.provenance, "provenance")
 

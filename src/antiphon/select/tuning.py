@@ -28,7 +28,7 @@ from antiphon.select.candidate import Candidate, Range
 from antiphon.select.counts import CountsLoss
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.plan_files import save_plans
-from antiphon.select.ranges import choose_winners, merge_runs
+from antiphon.select.ranges import Key, choose_winners, merge_runs
 from antiphon.select.sweep import Value
 from antiphon.select.task import BUDGET, REFUSED
 from antiphon.select.uses import format_switch_uses
@@ -311,7 +311,8 @@ def settings(
     position = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
 
     def swept_order(item: tuple[Setting, tuple[float, ...]]) -> list[int]:
-        return [position.get((key, type(v), v), 0) for key, v in item[0]]
+        setting, _ = item
+        return [position.get((key, type(v), v), 0) for key, v in setting]  # 0: a value that the planner chose itself
 
     return {planner: dict(sorted(by_setting.items(), key=swept_order)) for planner, by_setting in times_of.items()}
 
@@ -326,14 +327,12 @@ def measure_gains(
             if len(by_setting) < 2:
                 continue
             order = list(by_setting)
-            # candidates of `choose_winners` are keys (number, variant); a setting has one variant
-            chosen = choose_winners({(i, 0): by_setting[setting] for i, setting in enumerate(order)})
-            ratios = [
-                _time_ratio(by_setting[order[0]][s], by_setting[order[key[0]]][s]) for s, key in enumerate(chosen)
-            ]
+            # the settings are the candidates, with one variant each
+            keyed_times = {Key(i, variant=0): by_setting[setting] for i, setting in enumerate(order)}
+            chosen = [order[key.candidate] for key in choose_winners(keyed_times)]  # the best setting per size
+            ratios = [_time_ratio(by_setting[order[0]][s], by_setting[setting][s]) for s, setting in enumerate(chosen)]
             best = tuple(  # each range ends where the next one begins
-                (sizes[low], sizes[min(high + 1, len(sizes) - 1)], order[key[0]])
-                for key, low, high in merge_runs(chosen)
+                (sizes[low], sizes[min(high + 1, len(sizes) - 1)], setting) for setting, low, high in merge_runs(chosen)
             )
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             largest = max(range(len(ratios)), key=lambda s: ratios[s])
@@ -343,4 +342,5 @@ def measure_gains(
 
 
 def _time_ratio(first: float, best: float) -> float:
+    """Return the speedup; 1 where a time is 0, as its logarithm is taken."""
     return first / best if best > 0 and first > 0 else 1.0

@@ -103,13 +103,14 @@ def lowering_text(fit: LoweringFit) -> str:
             value = _number_text(estimate, estimate.value)
             cells.append([title, name, value, _interval_text(estimate), estimate.state])
     missing = [lowering for lowering in fit.models if lowering not in fit.costs]
+    errors = [models.solution.relative_errors for models in fit.models.values()]  # (rms, greatest) of each lowering
     return "\n".join(
         [
             *paragraph(f"costs of {', '.join(fit.models)} from {plural(len(fit.measured), 'measurement')}", ""),
             *table(["lowering", "", "value", "between", "state"], cells),
             *paragraph("start, step and copy in seconds; wire: time of the bytes over that at nominal bandwidth"),
             *(paragraph(f"not in a profile: {', '.join(missing)}") if missing else []),
-            *_errors_text(max(models.solution.relative_errors for models in fit.models.values())),
+            *_errors_text((max(rms for rms, _ in errors), max(greatest for _, greatest in errors))),
             *_notes_text(fit.notes),
         ]
     )
@@ -170,18 +171,18 @@ def _radices_table(fit: LogGPFit) -> list[str]:
 
 def round_trips_text(rows: Sequence[RoundTrip]) -> str:
     """Return measured round trips as text: the medians over repetitions, a line for each size."""
-    seconds_by_size: dict[int, list[list[float]]] = {}
+    single, several, delayed, receiving = columns = "one there and back", "several", "with delays", "receiving several"
+    seconds_by_size: dict[int, dict[str, list[float]]] = {}
     for row in rows:
         if row.kind in SIMULTANEOUS:
             continue
-        column = 3 if row.kind == "server" else 0 if row.n == 1 else 2 if row.delay else 1
-        seconds_by_size.setdefault(row.nbytes, [[], [], [], []])[column].append(row.seconds)
-    head = ["size", "one there and back", "several", "with delays", "receiving several"]
+        column = receiving if row.kind == "server" else single if row.n == 1 else delayed if row.delay else several
+        seconds_by_size.setdefault(row.nbytes, {name: [] for name in columns})[column].append(row.seconds)
     cells = [
-        [format_size(size), *(format_seconds(float(np.median(c))) if c else "-" for c in columns)]
-        for size, columns in sorted(seconds_by_size.items())
+        [format_size(size), *(format_seconds(float(np.median(c))) if c else "-" for c in by_column.values())]
+        for size, by_column in sorted(seconds_by_size.items())
     ]
-    return "\n".join([*table(head, cells), *_simultaneous_text(rows)])
+    return "\n".join([*table(["size", *columns], cells), *_simultaneous_text(rows)])
 
 
 def _simultaneous_text(rows: Sequence[RoundTrip]) -> list[str]:
@@ -287,6 +288,7 @@ def loggp_svg(fit: LogGPFit) -> str:
     regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
         "half": [r.half_round_trip(np.array([s])).item() for r, s in zip(regimes, sizes, strict=True)],
+        # the model's time between two messages; `start`: the parameters at the regime's first size
         "gap": [r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, sizes, strict=True)],
         **{
             name: [r.line(name, np.array([s])).item() for r, s in zip(regimes, sizes, strict=True)]
@@ -303,6 +305,7 @@ def loggp_svg(fit: LogGPFit) -> str:
     breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
     title = f"LogGP fitted to {plural(len(fit.measured), 'measurement')}"
     title += f", regimes from {format_size(fit.regimes[0].low)}, {breaks} on" if breaks else ""
+    # the x axis is log2 of the size, so an integer x is a power of two
     return _draw_fit(title, "size of a message", "time", series, lambda x: format_size(2**x), max_labels=14)
 
 
@@ -324,7 +327,7 @@ def _draw_fit(
         + _draw_times(x, quantity, series, points)
         + _draw_deviations(x, series, points)
     )
-    bottom = TOP + UPPER + SPACE + LOWER + 56
+    bottom = TOP + UPPER + SPACE + LOWER + 56  # below the x axis with its title; then the legend, three to a row
     for n, entry in enumerate(series):
         at, y = LEFT + 270 * (n % 3), bottom + 20 * (n // 3)
         body.append(f'<path d="M{at} {y} h30" stroke="{entry.colour}" stroke-width="1.8"/>')
@@ -367,6 +370,7 @@ def _draw_times(x: ToPixels, quantity: str, series: Sequence[Series], points: Se
     for decade in range(math.floor(low), math.ceil(high) + 1):
         for tick in (mantissa * 10.0**decade for mantissa in mantissas):
             if low <= math.log10(tick) <= high:
+                # a little more: if 10.0**-6 is rounded down, it would be written as 1000 ns
                 out += _draw_level(y(tick), format_seconds(tick * (1 + 1e-12)))
     for entry in series:
         line = [(x(number), y(fitted)) for number, _, fitted in entry.points]
@@ -391,7 +395,7 @@ def _draw_deviations(x: ToPixels, series: Sequence[Series], points: Sequence[Poi
         out += _draw_level(y(deviation), f"{100 * deviation:+.3g}%" if deviation else "0")
     for entry in series:
         out += [
-            _draw_mark(entry, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0))
+            _draw_mark(entry, x(n), y(measured / fitted - 1 if fitted > 0 else math.inf))  # y clips to the plot
             for n, measured, fitted in entry.points
         ]
     return out

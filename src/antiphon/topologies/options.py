@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType
 from antiphon.errors import Invalid, quote, unknown
-from antiphon.topologies.spec import UNITS
+from antiphon.topologies.spec import KEYS_WITH_UNITS
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
 # Limits of a machine of the catalogue, so that a short name cannot fill the memory
@@ -80,8 +80,8 @@ def name_with_options(name: str, **options: tuple[object, object]) -> str:
 
 
 def as_text(key: str, value: object) -> str:
-    """Return an option's value as in a machine's name; a number of an option with a unit (UNITS) is seconds or B/s."""
-    if isinstance(value, str | bool) or not UNITS.fullmatch(key):
+    """Return an option's value as in a machine's name; a number of an option with a unit is seconds or bytes/s."""
+    if isinstance(value, str | bool) or not KEYS_WITH_UNITS.fullmatch(key):
         return str(value).strip()
     return f"{value}s" if key.endswith("latency") else f"{exact(value)}B/s"
 

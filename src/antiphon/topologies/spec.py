@@ -12,7 +12,7 @@ from antiphon.registry import call, find, table
 
 Options = dict[str, int | str]
 # Options whose values have a unit. They stay texts, so that their parsers can refuse a number without a unit.
-UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")
+KEYS_WITH_UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")
 
 
 def machine_of(spec: str, separator: str = ",") -> Topology:
@@ -50,4 +50,4 @@ def parse_spec_options(spec: str, tail: str, separator: str = ",") -> Options:
     # a "+" parts options only where a key follows: it also stands in values such as 2x(3+5)
     texts = re.split(rf"{re.escape(separator)}(?=[a-z_]+=)", tail) if separator != "," else tail.split(",")
     parsed = parse_options(texts if tail else (), f"topology {quote(spec)}", f"name:key=value{separator}key=value")
-    return {key: value if UNITS.fullmatch(key) else plain_value(value) for key, value in parsed.items()}
+    return {key: value if KEYS_WITH_UNITS.fullmatch(key) else plain_value(value) for key, value in parsed.items()}

@@ -10,7 +10,9 @@
 
 One model, which the page names, predicts everything on it: times by size, the bound, and the transfers over time. The
 page's scripts (*.js) read this JSON. Each collective is one of `groups`. Its `plans` have the transfers of each range
-of sizes (timing.py); each of its `candidates` is a line of the chart, with a time for each of `sizes`.
+of sizes (timing.py); each of its `candidates` is a line of the chart, with a time for each of `sizes`. A chart of two
+figures has `points`: `at` is the position (x, y), `front` whether a line joins the point (no other point is better in
+both), `plan` the index in `plans`, `cells` the row of the table below the chart.
 """
 
 from __future__ import annotations
@@ -172,7 +174,7 @@ def _plan_headline(figures: PlanFigures, traced: TracedMessages | None) -> str:
     its time, gap and bottleneck."""
     ranges = figures.ranges
     if traced is not None and traced.measured_seconds:
-        predicted = next(r.seconds for r in ranges if r.at == traced.nbytes)
+        predicted = next(r.seconds for r in ranges if r.at == traced.nbytes)  # the caller prices the plan at that size
         return (
             f"{format_size(traced.nbytes)} took {format_seconds(traced.measured_seconds)}, "
             f"{ratio(traced.measured_seconds / predicted)} the predicted {format_seconds(predicted)}"
@@ -182,9 +184,10 @@ def _plan_headline(figures: PlanFigures, traced: TracedMessages | None) -> str:
     (r,) = ranges
     gap = f", {r.gap:.3g} times the lower bound" if r.gap is not None and r.gap > 1 else ""
     gap = ", and no plan is faster" if r.gap == 1 else gap
+    bottleneck, _ = r.candidate.why[r.at]
     return (
         f"{candidate_text(r.candidate)} takes {format_seconds(r.seconds)} for {format_size(r.at)}{gap}; "
-        f"limited by {r.candidate.why[r.at][0]}"
+        f"limited by {bottleneck}"
     )
 
 
@@ -237,7 +240,7 @@ def sweep_page(result: SweepResult) -> dict[str, Any]:
     for m in machines:
         position = m.price[price] if price is not None else m.ranks
         if position and m.relative_time:
-            front = price in m.on_front if price is not None else m is machines[0]
+            front = price in m.on_front if price is not None else m is machines[0]  # machines[0] is the fastest
             figures = [f"{m.relative_time:.3f}x", ratio(m.gap), "-" if m.ranks is None else str(m.ranks)]
             costs = ["-" if m.price[name] is None else f"{m.price[name]:,.10g}" for name in prices]
             points.append({
@@ -283,6 +286,7 @@ def trace_page(traced: TracedMessages) -> dict[str, Any]:
         pack.add(name, zeros)
     for name in ("chunk", "block"):
         pack.add(name, zeros[:0])
+    # by link: how many messages use it, and which, in order of their numbers (stored as differences)
     pack.add("use_count", np.bincount(pair, minlength=len(pairs)))
     pack.add("use_message", between_ranks[np.argsort(pair, kind="stable")], delta=True)
     pack.add("critical", traced.critical)
@@ -331,7 +335,7 @@ def _group(
     limit: Limit | None, baseline: Baseline, baseline_name: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the figures of one collective; the caller adds headline and plans."""
-    numbers = {id(c): i for i, c in enumerate(candidates)}
+    numbers = {id(c): i for i, c in enumerate(candidates)}  # by identity: candidates have no equality
     proof = [] if limit is None else [*limit.because, *filter(None, [forwarding_bound_text(limit)])]
     baseline_seconds = [baseline(size) for size in sizes]
     return {
@@ -356,7 +360,10 @@ def _first_shown(ranges: Sequence[Range]) -> int:
 
 
 def _candidate_json(c: Candidate, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return a candidate: per size its seconds, the terms of these and the bottleneck; or why it has none."""
+    """Return a candidate: per size its seconds, the terms of these and the bottleneck; or why it has none.
+
+    `limited`: per size the index of the bottleneck in `names`, -1 if unknown. `rival`: it stands for NCCL only.
+    """
     value: dict[str, Any] = {"planner": c.planner, "options": options_text(c.options, c.variant)}
     if not c.seconds:
         return value | {"status": c.status, "reason": c.reason}

@@ -116,7 +116,10 @@ def arrange(graph: DrawnGraph) -> Drawing:
 
 
 def lay_out_part(graph: DrawnGraph, nodes: Sequence[int], facing: bool = False) -> Drawing:
-    """Lay out a machine, or one box of a cluster; with `facing` its ranks are on top, towards a fabric above it."""
+    """Lay out a machine, or one box of a cluster.
+
+    `facing`: for a box below a fabric; the ranks of one or two switches then stand above these, towards it.
+    """
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
     # the order of these rules matters: each assumes that the ones before do not apply
     coordinates = _read_coordinates(graph, nodes)
@@ -143,7 +146,7 @@ def lay_out_part(graph: DrawnGraph, nodes: Sequence[int], facing: bool = False) 
 
 
 def _read_coordinates(graph: DrawnGraph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
-    """Return the coordinates of every node, if all places contain as many: x1/y2. Else None."""
+    """Return the coordinates of every node, if all places contain equally many: x1/y2. Else None."""
     positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
         levels = graph.nodes[node].place.split("/")
@@ -212,6 +215,7 @@ def _place_circles(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
     position: dict[int, Point] = {}
     for number, group in enumerate(groups):
         centre = (cell * (number % columns), cell * (number // columns))
+        # apart from the turn, the top is midway between the first two nodes
         first_angle = _TOP - (math.pi / len(group) - turn) if len(group) > 1 else _TOP
         mirrored = number % 2 == 1  # neighbours face each other: links between equal places stay short
         for i, node in enumerate(group):
@@ -306,7 +310,7 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
             # a parent is centred above its children, a leaf is placed at the right edge
             xs = [visit(n, depth + 1) for n in unvisited]
             x = (xs[0] + xs[-1]) / 2
-            gap_to_cousins = 14 if len(unvisited) > 1 else 0
+            gap_to_cousins = 14 if len(unvisited) > 1 else 0  # a chain of single children needs no room of its own
             right_edge = max(right_edge + gap_to_cousins, x + half_width + 8)
         else:
             x = right_edge + half_width + 4
@@ -389,8 +393,10 @@ class _FabricRows:
 
     @property
     def outer_height(self) -> float:
+        """From a row of boxes to one level before the nearest switches of the inner part: with an outer part this is
+        where its last level stands.
+        """
         has_outer_part = self.outer_levels and self.is_between
-        # without one, the inner part keeps a level's distance itself
         return self.box_distance + (self.outer_levels - 1 if has_outer_part else -1) * _LEVEL
 
     @property
@@ -490,7 +496,7 @@ def _find_box_rows(graph: DrawnGraph, upper: set[int], level: dict[int, int]) ->
     for node in sorted(level, key=lambda n: level[n]):
         if level[node]:
             row_sides = {side[n] for n in graph.neighbours[node] if level[n] < level[node]}
-            side[node] = row_sides.pop() if len(row_sides) == 1 else "both"
+            side[node] = row_sides.pop() if len(row_sides) == 1 else "both"  # none: it is connected to no box
     return side
 
 
