@@ -168,6 +168,7 @@ def _read_capabilities(kind: str, declared: object, where: str) -> Any:
     if not isinstance(declared, Mapping):
         raise Invalid(f"{where}: expected antiphon.registry.{expected.__name__}, got {quote(declared)}")
     names = [declaration.name for declaration in fields(expected)]
+    # "options" was a key then; now options are the function's parameters (a runtime still lists the names of its own)
     capabilities = {str(key): value for key, value in declared.items() if key != "options" or key in names}
     for key in capabilities:
         if key not in names:
@@ -246,10 +247,11 @@ def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[st
     if needed:
         raise Invalid(f"{kind} {name} needs {', '.join(needed)}; for example {name}:{needed[0]}=8")
     declared = declared_options(function)
-    checked = {
-        key: declared[key][1].check(key, value, declared[key][0]) if key in declared else value
-        for key, value in options.items()
-    }
+    checked = dict(options)
+    for key in options:
+        if key in declared:
+            value_type, option = declared[key]
+            checked[key] = option.check(key, options[key], value_type)
     return function(*args, **checked)
 
 

@@ -82,6 +82,7 @@ def parse_size(value: SupportsIndex | str, label: str = "size") -> int:
 
 
 def _whole(value: SupportsIndex, label: str) -> Fraction:
+    """Return an integer of Python or NumPy. TypeError: an array, which has __index__ only if it has one element."""
     try:
         return Fraction(operator.index(value))
     except TypeError:
@@ -98,6 +99,7 @@ class Span(NamedTuple):
     def steps(self, usual: int = 2) -> list[int]:
         """Return `low` and its multiples by powers of `factor` (or `usual`), up to `high`."""
         sizes = [self.low]
+        # a size of 0 has no multiples
         while sizes[-1] and sizes[-1] * (self.factor or usual) <= self.high:
             sizes.append(sizes[-1] * (self.factor or usual))
         return sizes
@@ -160,12 +162,13 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
             raise Invalid(f"{label}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
         prefix, binary, item = match.groups()
         number *= _BINARY[prefix.lower()] if binary and prefix else _PREFIX[prefix.lower()]
-        if item.lower() == "bit" or item == "b":
+        if item.lower() == "bit" or item == "b":  # b is a bit, B a byte
             number /= 8
     else:
         number = exact(value, label)
     if number <= 0:
         raise Invalid(f"{label}: must be greater than 0, got {quote(value)}")
+    # with the denominator, too, in 64 bits
     if not Fraction(1, 10**15) < number < 10**18 or number.denominator >= 2**62:
         raise Invalid(f"{label}: {quote(value)} is out of range (10^-15 to 10^18 bytes per second)")
     return number
@@ -233,7 +236,7 @@ def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
     '0-3,6'
     """
     high_of: dict[int, int] = {}  # of each range by its first rank
-    low = high = -2
+    low = high = -2  # before rank 0, which is not the next one
     for rank in ranks:
         low, high = low if rank == high + 1 else rank, rank
         high_of[low] = high

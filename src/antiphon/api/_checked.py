@@ -39,7 +39,7 @@ def whole_number(minimum: int, maximum: int = 2**60) -> Check:
         try:
             number = int(value.__index__())
         except (AttributeError, TypeError, ValueError):
-            number = minimum - 1
+            number = minimum - 1  # no integer: refused below
         if isinstance(value, bool) or not minimum <= number <= maximum:
             upto = f" to {maximum}" if maximum < 2**60 else ""  # 2^60, the default, is as good as no limit
             raise Invalid(f"{name}: expected a whole number from {minimum}{upto}, got {quote(value)}")
@@ -156,7 +156,7 @@ def operator(value: Any, name: str) -> str:
     """Return the name of an operator that exists."""
     from antiphon.core.datatypes import combine_of
 
-    combine_of(value)
+    combine_of(value)  # raises Invalid for an unknown one
     return str(value)
 
 
@@ -212,9 +212,10 @@ CHECKS: Mapping[str, Check] = {
 }  # fmt: skip
 
 
-# A collective, which each function reads itself; elsewhere `collective` is a name in a table.
+# Annotation (a text, as annotations are not evaluated) of a collective that the function reads itself, as it needs the
+# machine for that; elsewhere the argument `collective` is a name in a table, and checked as a text.
 READ_BY_FUNCTION = "CollectiveLike"
-# Keywords of the version before: the new ones
+# Keywords of the version before -> the new ones
 OLD_KEYWORDS: Mapping[str, str] = {
     "apart": "in_own_process", "few": "shortlisted", "heard": "on_point", "most": "max_vectors", "tell": "progress",
     "wanted": "collective",

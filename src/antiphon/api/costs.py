@@ -200,7 +200,8 @@ def predict_library(
     root = members.index(target.roots[0]) if target.roots else 0
     if len(members) < machine.ranks:
         machine = keep(machine, members, name=machine.name).topology
-    return replace(parse_library(library, machine), root=root, lower_bounds={}).rows(target.kind, parse_sizes(nbytes))
+    model = replace(parse_library(library, machine), root=root, lower_bounds={})  # bounds are computed for this root
+    return model.rows(target.kind, parse_sizes(nbytes))
 
 
 def _place_plan(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:

@@ -146,7 +146,7 @@ def _read_measurements(name: str, data: bytes) -> Any:
     lines = (line.strip() for line in data[:HEAD_BYTES].decode("utf-8", "replace").splitlines())
     head = next((line for line in lines if line and not line.startswith("#")), "").removeprefix("\ufeff")
     columns = {column.strip() for column in head.split(",")}
-    for column, read in (
+    for column, read in (  # a column that only this kind of file has
         ("ranks", read_plan_times),
         ("vectors", read_addition_times),  # seconds of adding vectors, for `fit memory`
         ("kind", read_round_trips),
@@ -301,11 +301,13 @@ def export(
 
     entry = find_format(name)
     tables = entry.can.tables
-    verified: Any = (_inputs.verified_plans if tables else _inputs.verified_plan)(plan, collective, "written")
+    verify_input = _inputs.verified_plans if tables else _inputs.verified_plan
+    verified: Any = verify_input(plan, collective, use="written")
     notes: list[str] = []
     try:
         emitted = emit(verified, name, nbytes=nbytes, options=options)
     except Unsupported:
+        # only where a runtime uses the files in place of a GPU library's own choice: sizes may be left to that library
         if not entry.can.replaces:
             raise
         if tables:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from antiphon.select.store import Answer, Question, Store
     from antiphon.sweeps.results import SweepResult
 
-# Fields of Search that a stored answer depends on; `workers` and `budget` change no complete answer.
+# Fields of Search that a stored answer depends on. `workers` changes no answer, and an answer that `budget` cut short is
+# not stored.
 FIELDS = ("effort", "seed", "deterministic")
 
 
@@ -123,9 +124,9 @@ def tune(  # noqa: PLR0913
     """
     from antiphon.select.store import answer
 
-    options = as_search(search)
-    question = _question(collective, topology, nbytes, model, profile, planners, root, ranks, options)
-    return answer(question, as_store(store), budget=options.budget, workers=options.workers, progress=progress)
+    limits = as_search(search)
+    question = _question(collective, topology, nbytes, model, profile, planners, root, ranks, limits)
+    return answer(question, as_store(store), budget=limits.budget, workers=limits.workers, progress=progress)
 
 
 @public
@@ -187,9 +188,8 @@ def _question(
     fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS}}
     _, sizes = sizes_of(SPAN if nbytes is None else nbytes)
     return Question(
-        machine, target, sizes, model or "",
-        None if profile is None else as_profile(profile), fields,
-    )  # fmt: skip
+        machine, target, sizes, model or "", profile=None if profile is None else as_profile(profile), search=fields
+    )
 
 
 def as_store(value: Store | Path | None) -> Store:

@@ -108,7 +108,7 @@ def tune(  # noqa: PLR0913
     else:
         target = _inputs.collective(collective, machine, root, ranks)
     measured_counts = None
-    if counts is not None:  # plan for their average
+    if counts is not None:  # plan for their average; the plan's loss at each of them is measured below
         measured_counts, target = of_request(counts, _inputs.collective(collective, machine, root, ranks))
     options |= {
         "nbytes": SPAN if nbytes is None else nbytes, "profile": profile, "planners": planners, "nccl": nccl,

@@ -87,7 +87,7 @@ def _global_options(
         ),
     ] = "",
 ) -> None:  # fmt: skip
-    pass  # the options before any command; the help is that of the app
+    pass  # the options are handled by their callbacks; a docstring here would replace the help of the app
 
 
 KINDS = ("Invalid", "Unsupported", "Infeasible", "NotFound", "TimedOut", "Missing")  # public classes of errors
@@ -217,12 +217,15 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
         return reporter.stop(str(error))
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
-    if reporter.signals.first and not (isinstance(error, AntiphonError) and not isinstance(error, Missing)):
-        return reporter.stop()  # a library may have turned the signal's KeyboardInterrupt into another error
+    # After a signal, an error that is not ours may be the KeyboardInterrupt as a library passed it on, and Missing an
+    # import that it broke off.
+    if reporter.signals.first and (isinstance(error, Missing) or not isinstance(error, AntiphonError)):
+        return reporter.stop()
     if isinstance(error, AntiphonError):
         kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in KINDS), "Failed")
         return reporter.fail(kind, str(error), error.exit_code)
-    if isinstance(error, BrokenPipeError | SystemExit):  # the reader has gone (antiphon ... | head): not an error
+    # the reader has gone (antiphon ... | head), which click turns into SystemExit: not an error
+    if isinstance(error, BrokenPipeError | SystemExit):
         drop(sys.stdout)
         return 0
     if isinstance(error, MemoryError):

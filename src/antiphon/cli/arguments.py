@@ -210,6 +210,8 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
     name, _, tail = on.partition(":")
     keys = [*find("runtime", name).can.options, "timeout"]
     label = f"--on {quote(on)}"
+    # a comma begins an option where the name of one follows, of any runtime: so a wrong one is reported as such, and
+    # values may have commas, such as a launcher's options
     any_key = "|".join({"timeout", *(key for entry in table("runtime").values() for key in entry.can.options)})
     texts = re.split(rf",(?=(?:{any_key})=)", tail) if tail else ()
     options: dict[str, Any] = dict(parse_options(texts, label, f"{name}:KEY=VALUE"))
@@ -243,6 +245,7 @@ def split_machine(spec: str, only: str = "") -> tuple[str, list[int] | None]:
     >>> split_machine("ring:only=0-2,ranks=8")
     ('ring:ranks=8', [0, 1, 2])
     """
+    # before only= the name or other options; after its ranks, which have commas too, a comma and further options
     match = re.fullmatch(r"(.+?)([:,])only=([^=]*?)(?:,(\w+=.*))?", spec)
     if match is not None:
         name, separator, only, tail = match.groups()

@@ -54,6 +54,7 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
+    # on a narrow terminal, the terms with the smallest shares of the time are dropped first
     largest_share = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
     drop_order = [f"{term} {unit}" for term in sorted(terms, key=largest_share.__getitem__)]
     lines = _fitted_table(head, cells, drop_order, meanings={})
@@ -318,6 +319,7 @@ def _simulate_piccl(file: Path, topo: str, nbytes: str, model: str, profile: Pat
         raise Invalid("a schedule XML with --topology has its own sizes and no trace; leave out --nbytes and --trace")
     schedule = read_schedule(file)
     if topo.endswith(".xml"):
+        # the profile needs device_radix (messages that a rank sends at once), which PICCL's file does not have
         machine, own_figures = read_topology(topo, options.get("device_radix"))
     else:
         machine, own_figures = topology(topo), None

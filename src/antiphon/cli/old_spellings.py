@@ -126,13 +126,14 @@ def _move_options(
     command: str, words: list[str], host: str, default: str | None, keys: Mapping[str, str], warnings: list[str]
 ) -> list[str]:
     """Rewrite `--on mpi --mpiexec srun` as `--on mpi:mpiexec=srun`; `host` is --on. The rest is as in `MOVED`."""
+    # --hybrid was a flag without a value
     option_keys = {**keys, "--hybrid": "hybrid"} if host == "--on" else keys
     with_values = ["--hybrid=yes" if word == "--hybrid" else word for word in words]
     remaining, options = _extract_options(with_values, option_keys)
     if not options:
         return words
     remaining, hosts = _extract_options(remaining, (host,))
-    text = hosts[-1][1] if hosts else default
+    _, text = hosts[-1] if hosts else ("", default)  # of several the last counts
     if text is None:
         return words
     for option, value in options:
@@ -179,7 +180,8 @@ def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
     words, size_options = _extract_options(words, ("--nbytes",))
     sizes = size_options[-1][1].split(":") if size_options else list(DEFAULT_SIZES)
     if len(sizes) > 1:  # else there is one size, which needs no factor
-        sizes = [*sizes, DEFAULT_SIZES[2]][:3]
+        *_, default_factor = DEFAULT_SIZES
+        sizes = [*sizes, default_factor][:3]  # BEGIN:END gets a factor, BEGIN:END:FACTOR has one
         for option, value in options:
             sizes[options_of[option]] = value
     warnings += [_warning(f"{name} {option}", f"{name} --nbytes {':'.join(sizes)}") for option, _ in options[:1]]
@@ -195,13 +197,13 @@ def _rename_options(name: str, words: list[str], warnings: list[str]) -> list[st
         new, _, key = OPTIONS.get((name, option), "").partition(" ")
         following = value if equals else "".join(words[i + 1 : i + 2])
         # `plan --from RANK` drew the trees of a rank, `plan --from FILE...` composes plans; `bench -o OPERATOR` is
-        # nccl-tests' spelling, `bench -o FILE` writes a file.
+        # nccl-tests' spelling, `bench -o FILE` writes a file, whose name has a dot or a slash.
         is_old = {"--from": following.isdigit(), "-o": not set(following) & set("./")}.get(option, True)
         if not new or not is_old:
             renamed.append(word)
             continue
         if not equals:
-            next(pending, None)
+            next(pending, None)  # the value is the next word
         renamed += [new, f"{key}={following}" if key else following]
         warnings.append(_warning(f"{name} {option}", f"{name} {new}{f' {key}=VALUE' if key else ''}"))
     return renamed

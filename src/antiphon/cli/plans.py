@@ -90,7 +90,7 @@ def plan_command(
     out, pictures = files["plan"], files["picture"]
     if old:
         _check_options(context, "--repair", PARAMETERS_WITH_REPAIR, pictures)
-        coll, topo = (coll, topo) if topo else ("", coll)
+        coll, topo = (coll, topo) if topo else ("", coll)  # a single argument is the machine
         _repair(coll, topo, old, nbytes, budget, seed, out)
         return
     if composed or at_once or shares:
@@ -133,6 +133,7 @@ def plan_command(
         raise typer.Exit(1) from None
     figures = figures_of(best)
     text = _save_and_describe(best, figures, out)
+    # a gap of None: its bound is 0, so that no ratio exists
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:
         flags = {
@@ -225,8 +226,8 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path])
 
 def _check_options(context: typer.Context, option: str, allowed: Collection[str], pictures: Sequence[Path]) -> None:
     """Refuse options that `option` does not read, and pictures; nothing is silently ignored."""
-    for picture in pictures:
-        raise Invalid(f"-o {picture}: cannot be combined with {option}; leave one of them out")
+    if pictures:
+        raise Invalid(f"-o {pictures[0]}: cannot be combined with {option}; leave one of them out")
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:

@@ -138,7 +138,8 @@ def tune_command(
     chooses them by logs that you have. Both are for export --to nccl-tuner or nccl-csv.
     """
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
-    intact_machine, kept_ranks = arg.split_machine(topo, only)  # only= keeps a part of TOPO
+    # only= keeps a part of TOPO. Where it cannot be combined, `_refuse` gets TOPO as the name of the option
+    intact_machine, kept_ranks = arg.split_machine(topo, only)
     if names_groups(coll):
         _refuse(
             {"--on": on, "--from-logs": from_logs, "--vary": vary, "--store": store, "--failures": failures},
@@ -216,8 +217,8 @@ def tune_command(
     target: Any = coll
     if names_groups(coll):
         target = collective(coll, machine, root=root, ranks=members, mesh=mesh)
-        options["root"] = members = None
-    intact = against or (intact_machine if kept_ranks else "")
+        options["root"] = members = None  # they are in `target` now
+    intact = against or (intact_machine if kept_ranks else "")  # an allocation is compared with its whole machine
     options |= {"nccl": nccl, "ranks": members, "against": arg.machine_or_none(intact, only="")}
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)

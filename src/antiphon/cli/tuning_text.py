@@ -29,6 +29,7 @@ from antiphon.units import format_size
 MAX_OPTIONS = 3  # candidates with the same reason that are listed
 MAX_SETTINGS = 6  # settings of a sweep that are listed
 LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that are dropped on a narrow terminal, in this order
+NO_GAIN = 1.0005  # a speedup up to this is 1.00 as it is printed, and so has no size at which it is largest
 EXPLAIN_HINT = "--explain shows more"
 
 
@@ -82,8 +83,8 @@ def _failure_lines(tuning: Tuning) -> list[str]:
         names = list_first(failure.names, limit=3)
         ratios = []
         for kind in tuning.plans:
-            seconds = [_last_seconds(each, kind) for each in (failure.tuning, tuning)]
-            ratios.append(f"{seconds[0] / seconds[1]:.2f}x" if seconds[0] and seconds[1] else "no plan")
+            degraded, intact = (_last_seconds(each, kind) for each in (failure.tuning, tuning))
+            ratios.append(f"{degraded / intact:.2f}x" if degraded and intact else "no plan")
         rows.append([names, str(len(failure.names)), *ratios])
     lines += ["", *table(["dead", "alike", *tuning.plans], rows)]
     return [*lines, *paragraph(f"x: time at {format_size(size)} over that of the intact machine")]
@@ -150,6 +151,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     """Return what the columns of the ranges mean, in one line, without `dropped`: those that did not fit the terminal;
     then the note on these.
     """
+    # in the order of the columns; the text for speedup follows below
     texts = {"at": "size that the figures are for", "gap": "time / lower bound", "speedup": ""}
     library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
     baselines = [f"{library} (~1: within model error)"] if library else []
@@ -185,7 +187,7 @@ def _basis_text(tuning: Tuning) -> str:
     model = words.model_text(tuning)
     if tuning.library is not None:
         costs = tuning.library.costs
-        hardware = [calls.name.upper() for calls in (costs.gpu, costs.network) if calls and calls.calibrated_by]
+        hardware = [figures.name.upper() for figures in (costs.gpu, costs.network) if figures and figures.calibrated_by]
         if hardware:
             partly = "" if {in_short(r.rests_on) for r in tuning.ranges} == {"yes"} else "in part "
             times = f"{tuning.library.name.upper()}'s times on {' and '.join(hardware)}"
@@ -226,6 +228,7 @@ def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
             machine_groups = group_ranges([r for r in tuning.ranges if r.collective == kind])
             groups.setdefault(kind, []).extend(machine_groups)
             name = [str(value), str(tuning.topology.ranks)]
+            # ".": as in the row above
             first_cells += [name if i == 0 else [".", "."] for i in range(len(machine_groups))]
     head, cells = range_cells([group for kind_groups in groups.values() for group in kind_groups])
     rows = [[*first, *row] for first, row in zip(first_cells, cells, strict=True)]
@@ -243,7 +246,7 @@ def _gains_lines(tuning: Tuning) -> list[str]:
     rows = []
     for gain in tuning.gains:
         planner = f"{gain.planner} for {gain.collective}" if has_several_kinds else gain.planner
-        at = format_size(gain.at) if gain.most > 1.0005 else "-"
+        at = format_size(gain.at) if gain.most > NO_GAIN else "-"
         rows.append([planner, words.options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at])
     head = ["planner", "over", "mean gain", "largest gain", "at"]
     lines = ["", f"  Gain from choosing {', '.join(tuning.sweep)} for each size:", "", *table(head, rows)]
@@ -316,6 +319,7 @@ def _refusals(tuning: Tuning) -> list[str]:
             texts_of.setdefault(c.planner, []).append(c.reason)
     reasons = {planner: texts[0] for planner, texts in texts_of.items()}
     planners_by_reason: dict[str, list[str]] = {}
+    # without any plan, only the reasons that no planner can get around
     for planner, reason in (reasons if tuning.plans else words.decisive_reasons(reasons)).items():
         share = f" ({len(texts_of[planner])} of {counts[planner]})" if len(texts_of[planner]) < counts[planner] else ""
         planners_by_reason.setdefault(_strip_planner(reason, planner), []).append(planner + share)

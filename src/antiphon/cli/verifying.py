@@ -39,7 +39,7 @@ from antiphon.units import parse_size
 def _canonical_names(op: str, dtype: str) -> dict[str, str]:
     """Return the operator and the type by their canonical names, as keyword arguments; without empty ones."""
     if op:
-        combine_of(op)
+        combine_of(op)  # raises Invalid for an unknown one
     return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
 
 
@@ -99,14 +99,14 @@ def verify_command(
     not_run: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}  # keys of the JSON of a failure
     machine = arg.machine_or_none(topo, only)
     if is_frontier_file(plan_file):
-        return _verify_frontier(plan_file, machine is None and not (runtime or op or dtype))
+        return _verify_frontier(plan_file, as_it_stands=machine is None and not (runtime or op or dtype))
     try:
-        plans = load_plans(plan_file, machine, dead=())
+        plans = load_plans(plan_file, machine, dead=())  # of the intact machine; those for failures are checked below
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}")
         raise typer.Exit(1) from None
     if machine is not None and is_gpu_program_file(plan_file):
-        machine = next(iter(plans.values())).topology  # without ranks that the file lacks
+        machine = next(iter(plans.values())).topology  # `machine`, without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):
         operation = _canonical_names(op, dtype)

@@ -389,9 +389,8 @@ def _no_point(
         return TimedOut(f"no point of the frontier of {name} was found: {stopped}")
     bounds = bound(request.topology, request.collective)
     if steps is not None and steps < bounds.latency_steps and bounds.latency_witness is not None:
-        _, _, why = bounds.latency_witness.describe(request.topology).partition(
-            ": "
-        )  # "distance: rank 0 is 3 steps ..."
+        description = bounds.latency_witness.describe(request.topology)  # "distance: rank 0 is 3 steps from ..."
+        _, _, why = description.partition(": ")
         return Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
     conditions = [f"at most {steps} steps"] if steps is not None else []
     conditions += [f"R <= S + {k}"] if k is not None else []

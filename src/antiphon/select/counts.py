@@ -202,7 +202,7 @@ def _find_shares(schedule: Schedule, topology: Topology) -> Any:
     paths = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     link, row = crossed_links(schedule, paths, topology)
     chunk = schedule.chunk[row]
-    # A link also loads the shared limits that include it.
+    # A link also loads the shared limits that include it. `index`: for each resource, the position in `link`.
     index, resource = resources.with_limits(link)
     chunk = chunk[index]
     shape = (len(resources.class_of), schedule.collective.blocks)
@@ -222,7 +222,7 @@ def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_
         side = np.zeros(topology.nodes, bool)
         side[nodes] = True
         sides += [side, ~side]
-    demand = np.ones((topology.ranks, topology.ranks))
+    demand = np.ones((topology.ranks, topology.ranks))  # every rank sends equally much to every other
     sides += middle_sides(topology, demand, MIDDLE_SIDES)
     sides = distinct_sides(sides)
     crossings = np.array([side[relation.pre_rank] & ~side[relation.post_rank] for side in sides])
@@ -246,6 +246,6 @@ def _price_cuts(load: Floats, crossings: NDArray[np.bool_], capacity: Floats) ->
     if result.status != 0:
         raise Unsupported(f"counts: the program that bounds the loss ended with: {result.message}")
     price = np.maximum(result.x, 0.0)
-    # Scale up the solver's prices where rounding leaves a block's sum below its load.
-    shortfall = float((minimum / row_dot(leaves, price)).max())
-    return float(row_dot(cost, price)) * max(shortfall, 1.0) * scale
+    # Rounding may leave a block's sum of prices below its load: then scale all prices up, which proves the bound.
+    correction = float((minimum / row_dot(leaves, price)).max())
+    return float(row_dot(cost, price)) * max(correction, 1.0) * scale

@@ -47,10 +47,13 @@ STATED = ("planner", "stopped", "notes")  # fields that only the search knows, s
 
 # step, chunk, sender, receiver, op, slot at the sender, slot at the receiver, links of the route ([]: within a rank)
 _TransferRow = tuple[int, int, int, int, int, int, int, list[int]]
+_COLUMNS = 8  # of such a row
 
 
 class _PointRow(msgspec.Struct):
-    chunk_blocks: list[int]
+    """The fields of a point from which its schedule is rebuilt."""
+
+    chunk_blocks: list[int]  # per chunk its block
     transfer_rows: list[_TransferRow]
     provenance: dict[str, Any] = {}
 
@@ -120,6 +123,7 @@ def _schedule_json(schedule: Schedule, topology: Topology) -> dict[str, Any]:
         raise Unsupported("a frontier file holds schedules without pipelining and without joints; write a plan (-o)")
     blocks = chunks.block.tolist()
     even = _even_chunks(blocks)
+    # offsets and shares are fractions with the denominator of their `Chunks`
     if any(not np.array_equal(getattr(chunks, key) * even.denominator, getattr(even, key) * chunks.denominator)
            for key in ("offset", "share")):  # fmt: skip
         raise Unsupported("a frontier file holds schedules whose blocks are cut into equal chunks; write a plan (-o)")
@@ -176,6 +180,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
             entries[0][_kind_of(evidence)] = [explicit_dual(instance, evidence)]
             if "pairs" in entries[0]:
                 # R/C = ratio lets all links together carry `ratio` times their capacities of each chunk
+                # (`capacity` has the bonds first, then the shared limits)
                 entries[0]["sends"] = int(ratio * sum(instance.capacity[: len(instance.bonds)]))
         for refuted in certificate["refuted"]:
             entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
@@ -283,13 +288,14 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
 
 def _schedule_in(point: _PointRow, collective: Collective) -> Schedule:
     """Build the schedule of a point of a file."""
-    paths: dict[tuple[int, ...], int] = {}
+    paths: dict[tuple[int, ...], int] = {}  # links of a route -> its number
     rows = [(*row, paths.setdefault(tuple(path), len(paths)) if path else -1) for *row, path in point.transfer_rows]
-    table = np.array(rows, np.int64).reshape(-1, 8)
-    column: list[Any] = [table[:, i] for i in range(8)]  # Schedule narrows the columns and checks their ranges
+    table = np.array(rows, np.int64).reshape(-1, _COLUMNS)  # also without rows
+    columns: list[Any] = [table[:, i] for i in range(_COLUMNS)]  # Schedule narrows the columns and checks their ranges
+    step, chunk, src, dst, op, src_slot, dst_slot, route = columns
     return Schedule(
-        collective, _even_chunks(point.chunk_blocks), column[0], column[1], column[2], column[3], column[4],
-        route=column[7], src_slot=column[5], dst_slot=column[6], routes=Routes.of(paths), provenance=point.provenance,
+        collective, _even_chunks(point.chunk_blocks), step, chunk, src, dst, op, route=route, src_slot=src_slot,
+        dst_slot=dst_slot, routes=Routes.of(paths), provenance=point.provenance,
     )  # fmt: skip
 
 

@@ -68,14 +68,14 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
     if run.separate:
         result["text"] = "cannot tell: the processes did not form one job; build nccl-tests with MPI=1 and use mpirun"
         return result
-    if run.ranks not in (0, topology.ranks):
+    if run.ranks not in (0, topology.ranks):  # 0: the log does not state it
         result["text"] = f"cannot tell: the run has {run.ranks} ranks, {topology.name} has {topology.ranks}"
         return result
     library_model, why_not = _find_library(run, topology, request)
     result["notes"] = _notes(run, library_model)
     if doubt_gpus(run.gpu, library_model):
         library_model, why_not = None, "the log names other GPUs"
-    points = run.points(topology.ranks, steady=True)
+    points = run.points(topology.ranks, steady=True)  # (nbytes, seconds) by size
     choices: dict[int, OptionPrice] = {}
     try:
         choices = (
@@ -85,7 +85,7 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
         library_model, why_not = None, str(error)
     proofs = bound_evaluator(topology, run.kind, root=0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
-    max_normal_ratio: dict[int, float] = {}
+    max_normal_ratio: dict[int, float] = {}  # by size: measured / predicted time up to which a run is normal
     if library_model is not None:
         max_normal_ratio = {nbytes: most_normal(library_model, run.kind, nbytes) for nbytes in choices}
     result["rows"] = [
@@ -208,6 +208,7 @@ def _verdict(
         else f"; it ends at {format_size(largest)}, which says nothing of bandwidth"
     )
     as_what = "as this machine should give" if diagnosis.verdict == NORMAL else "faster than predicted"
+    # with a diagnosis there is a model, so every row has a ratio; single slow sizes do not make the verdict "slow"
     ratios = {row["nbytes"]: row["ratio"] for row in rows if row["ratio"] > max_normal_ratio[row["nbytes"]]}
     slowest = max(ratios, key=lambda nbytes: ratios[nbytes], default=0)
     but = f"; but {ratios[slowest]:.2g} times the predicted time at {format_size(slowest)}" if slowest else ""
@@ -235,7 +236,7 @@ def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) 
             missing = "after" if runs_of["before"] else "before"
             notes.append(f"{kind}{' of OSU' if is_osu else ''}: not in the log {missing} and not compared")
             continue
-        old, new = (_merge(runs, *counts) for runs in runs_of.values())
+        old, new = (_merge(runs, *counts) for runs in runs_of.values())  # `counts` has one number of ranks, or none
         times = (dict(old.points()), dict(new.points()))
         sizes = sorted(times[0].keys() & times[1].keys())
         if unmatched := len(times[0].keys() ^ times[1].keys()):
@@ -289,6 +290,7 @@ def _compare_kind(kind: str, runs: Sequence[BenchmarkRun], times: Sequence[Mappi
     for nbytes in sorted(times[0].keys() & times[1].keys()):
         old, new = times[0][nbytes], times[1][nbytes]
         change = new / old - 1 if old else 0.0
+        # slower by the noise or more; faster, if swapping the logs makes it slower
         verdict = "slower" if change > noise else "faster" if change < 1 / (1 + noise) - 1 else "same"
         rows.append({"nbytes": nbytes, "before": old, "after": new, "change": change, "verdict": verdict})
     libraries = [run.library for run in runs]

@@ -141,7 +141,7 @@ def load_failure(path: str | os.PathLike[str], name: str) -> dict[str, Plan]:
     with reading(name_of(path)):
         data = read_bytes(path)
         plans, classes = _read_table(data, decode(data, _Head).version)
-        number = [failure_class.names[0] for failure_class in classes].index(name)
+        number = [failure_class.names[0] for failure_class in classes].index(name)  # `list_failures` returned the name
         plans_after = classes[number].load()
         machine = drop_items(next(iter(plans.values())).topology, [name])
         if any(plan.topology != machine for plan in plans_after.values()):

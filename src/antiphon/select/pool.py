@@ -133,6 +133,7 @@ def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
     """
     bounds = [task for task in tasks if task.entry is None]
     by_effort = deque(sorted((task for task in tasks if task.entry is not None), key=expected_effort))
+    # turns 0 and 1 take the two greatest, later turns the least and the greatest of the others
     alternating = [
         by_effort.popleft() if turn > 1 and turn % 2 == 0 else by_effort.pop() for turn in range(len(by_effort))
     ]
@@ -185,8 +186,9 @@ def _run_in_workers(
             report(AtWork(tuple((task.index, seconds) for task, seconds in tasks)))
 
     terms = PoolTerms[Task](
-        partial(_run_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
-        prepare=partial(warm_up, context), watch=watch, fork=True, update=update,
+        partial(_run_in_worker, context, cache), workers=workers, seconds=partial(limit_of, context), grace=GRACE,
+        prepare=partial(warm_up, context),  # where workers are not forked; forked ones inherit the loaded model
+        watch=watch, fork=True, update=update,
     )  # fmt: skip
     with closing(as_done(tasks, terms, is_needed)) as messages:
         try:

@@ -13,8 +13,7 @@ size, the seconds of the smallest are used; above the largest size, the bandwidt
 and 60 us at 9 KB give 40 us at 5 KB, and 120 us at 18 KB.
 
 A group of the job is priced among its own ranks: groups within a box are faster than groups across boxes. If a trace
-does not name the ranks of a group, the first ranks of the machine stand for them, unless the group may be spread over
-more boxes than these.
+does not name the ranks of a group, the first ranks of the machine stand for them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 MEASURED = "measured"
 MAX_GROUPS = 16  # process groups for which plans are made, each with every collective
 Call = tuple[str, int, int]  # kind, nbytes and group of the calls of a class
-MakePlan = Callable[[str, Sequence[int], Sequence[int]], Plan]  # (kind, ranks, sizes) -> plan
+MakePlan = Callable[[str, Sequence[int], Sequence[int]], Plan | None]  # (kind, ranks, sizes) -> plan; None: no planner
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,11 @@ class Price:
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
-    """Return the ranks of a process group on the machine: the first ones, if the traces do not name them."""
+    """Return the ranks of a process group on the machine: the first ones, if the traces do not name them.
+
+    Raises Invalid if the machine has too few.
+    """
+    # one rank more than the machine has suffices for the error below
     members = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(members) >= machine.ranks:
         raise Invalid(
@@ -75,7 +78,7 @@ class ByPlans:
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)  # kind, ranks, size
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """Return the price; None if there is no plan, or if the ranks of the group are unknown."""
+        """Return the price; None if there is no plan, or if the group has one rank only."""
         members = self._members(kind, about)
         if not members:
             return None
@@ -86,7 +89,7 @@ class ByPlans:
         return self._priced[key]
 
     def _members(self, kind: str, about: ProcessGroup) -> tuple[int, ...]:
-        """Return the ranks of a group; () if they have no such collective."""
+        """Return the ranks of a group; () if there is nothing to plan: another kind of call, or one rank only."""
         return members_of(about, self.machine) if kind in KINDS and about.size > 1 else ()
 
     def find_plan(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Plan | None:
@@ -166,7 +169,9 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
     """Return the seconds at a size by linear interpolation; below the smallest size its seconds, above the largest its
     bandwidth.
     """
-    next_point = bisect_left(points, (nbytes, 0.0))
+    next_point = bisect_left(
+        points, (nbytes, 0.0)
+    )  # the first with this size or a larger one: seconds are not negative
     if next_point == len(points):
         largest, seconds = points[-1]
         return seconds * nbytes / largest

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,11 @@ OPEN_RANGE_BYTES = 10**9  # an entry from a size up is sliced for this one, or f
 ANY_MACHINE = ("trees", "relay")  # planners for degraded machines, if the plan's own does not support them
 
 
+class _Candidate(NamedTuple):
+    schedule: Schedule  # for the degraded machine
+    kept_transfers: int  # of the old schedule; 0 if it is planned anew
+
+
 def repair(
     old: Plan,
     topology: Topology,
@@ -82,34 +87,37 @@ def repair(
         if (untouched := _untouched_schedule(entry.schedule, old.topology, topology)) is not None:
             entries.append(_repaired_entry(entry, untouched, untouched.transfers, topology, bounds))
             continue
-        by_time = topology.ranks <= CHEAP_RANKS
+        by_time = topology.ranks <= CHEAP_RANKS  # planning anew takes seconds: a slow schedule is a reason, too
         candidates = [] if by_time else _repaired_if_deep(entry, old, topology, bounds, size, tell)
         if not candidates:
             candidates = [*_repaired(entry, old.topology, topology, bounds, size, tell)]
         if (by_time or not candidates) and not any(
-            _is_enough(schedule, topology, bounds, size, by_time=True) for schedule, _ in candidates
+            _is_enough(candidate.schedule, topology, bounds, size, by_time=True) for candidate in candidates
         ):
             candidates += _repaired_rooted(old, topology, bounds, size, tell)
         # On many ranks planning anew takes minutes, and hardly makes better trees than on the intact machine.
         above = REPLAN_ABOVE if by_time else REPLAN_ABOVE * _gap_of(entry.schedule, old)
         if not any(
-            _is_enough(schedule, topology, bounds, size, by_time=by_time, above=above) for schedule, _ in candidates
+            _is_enough(candidate.schedule, topology, bounds, size, by_time=by_time, above=above)
+            for candidate in candidates
         ):
             options = {"nbytes": size, "budget": budget, "seed": seed}
             try:
                 for candidate in _planned_anew(entry, collective, topology, options, tell):
                     candidates.append(candidate)
-                    if _is_enough(candidate[0], topology, bounds, size):
+                    if _is_enough(candidate.schedule, topology, bounds, size):
                         break
             # A planner that spends the budget, or Ctrl-C, ends the search (TimedOut): no other planner is tried.
             except (Infeasible, Invalid, NotFound, TimedOut, Unsupported):
                 if not candidates:
                     raise
-        schedule, kept_transfers = min(
+        best = min(
             candidates,
-            key=lambda candidate: _seconds(candidate[0], topology, size) * (1 if candidate[1] else MIN_SPEEDUP_ANEW),
+            key=lambda candidate: (
+                _seconds(candidate.schedule, topology, size) * (1 if candidate.kept_transfers else MIN_SPEEDUP_ANEW)
+            ),
         )
-        entries.append(_repaired_entry(entry, schedule, kept_transfers, topology, bounds))
+        entries.append(_repaired_entry(entry, best.schedule, best.kept_transfers, topology, bounds))
     return Plan(topology, collective, tuple(entries))
 
 
@@ -214,8 +222,8 @@ def _is_enough(
 
 def _repaired(
     entry: Entry, old: Topology, topology: Topology, bounds: Bound, size: int, tell: Callable[[str], None]
-) -> Iterator[tuple[Schedule, int]]:
-    """Yield the repaired schedule, sliced as before and for the size, with the number of transfers kept."""
+) -> Iterator[_Candidate]:
+    """Yield the repaired schedule, sliced as before and for the size; nothing if its chunks move along no trees."""
     before = entry.schedule
     tell(f"repairing {before.transfers} transfers on {topology.name}")
     try:
@@ -228,19 +236,19 @@ def _repaired(
     # a number of slices for each old chunk (an array) does not fit the new chunks, so it is dropped
     pieces |= {before.pieces} if isinstance(before.pieces, int) else set()
     for number in sorted(pieces):
-        yield replace(trees.schedule, pieces=number), trees.kept_transfers
+        yield _Candidate(replace(trees.schedule, pieces=number), trees.kept_transfers)
 
 
 def _repaired_if_deep(
     entry: Entry, old: Plan, topology: Topology, bounds: Bound, size: int, tell: Callable[[str], None]
-) -> list[tuple[Schedule, int]]:
+) -> list[_Candidate]:
     """Return `_repaired_rooted` if the old schedule was slow on the intact machine, since its pipeline fills slowly.
 
-    On many ranks repairs take 15 CPU seconds, so that one of the two is made. A plan that `compose` made for the best
-    rate is of such trees itself, and is not planned again.
+    On many ranks a repair takes 15 CPU seconds, so that either these trees or the old schedule is repaired, not both. A
+    plan that `compose` made for the best rate is of such trees itself, and is not planned again.
     """
-    made_by = entry.schedule.provenance
-    if made_by.get("planner") == "compose" and made_by.get("options", {}).get("best") == "rate":
+    provenance = entry.schedule.provenance
+    if provenance.get("planner") == "compose" and provenance.get("options", {}).get("best") == "rate":
         return []
     intact_bounds = bound(old.topology, old.collective)
     if _is_enough(entry.schedule, old.topology, intact_bounds, size, by_time=True):
@@ -250,7 +258,7 @@ def _repaired_if_deep(
 
 def _repaired_rooted(
     old: Plan, topology: Topology, bounds: Bound, size: int, tell: Callable[[str], None]
-) -> list[tuple[Schedule, int]]:
+) -> list[_Candidate]:
     """Return an allreduce by trees out of every rank, planned on the intact machine and repaired; else nothing.
 
     Each link is near the root of some trees and far from others, so a pipeline keeps it busy from the first steps on.
@@ -266,7 +274,9 @@ def _repaired_rooted(
         rooted = plan(old.collective, old.topology, planner=planner, nbytes=None if is_small else size, options=options)
     except (Infeasible, Invalid, NotFound, Unsupported):
         return []
-    return [(schedule, 0) for schedule, _ in _repaired(rooted.entries[0], old.topology, topology, bounds, size, tell)]
+    repaired = _repaired(rooted.entries[0], old.topology, topology, bounds, size, tell)
+    # nothing is kept of the old schedule, only of this one
+    return [candidate._replace(kept_transfers=0) for candidate in repaired]
 
 
 def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: int) -> int:
@@ -285,7 +295,7 @@ def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: i
 
 def _planned_anew(
     entry: Entry, collective: Collective, topology: Topology, options: dict[str, Any], tell: Callable[[str], None]
-) -> Iterator[tuple[Schedule, int]]:
+) -> Iterator[_Candidate]:
     """Yield new schedules by the old one's planner, and by those of ANY_MACHINE; raise if none supports the machine.
 
     Of ANY_MACHINE, "relay" plans every kind of collective, so at least one planner is tried.
@@ -304,6 +314,6 @@ def _planned_anew(
             failure = failure or error
             continue
         any_schedule = True
-        yield schedule, 0
+        yield _Candidate(schedule, kept_transfers=0)
     if failure is not None and not any_schedule:
         raise failure

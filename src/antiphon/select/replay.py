@@ -47,7 +47,13 @@ class PriceSource(Protocol):
     """A source of prices of collectives."""
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """Return the price, or None if unknown: then the collective keeps its recorded time."""
+        """Return the price, or None if unknown: then the collective keeps its recorded time.
+
+        `group`: the number of the process group in the job; `about`: its size and members.
+        """
+
+
+ClassPrices = dict[tuple[str, int, int], Price | None]  # by kind, nbytes and number of the group
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,9 @@ class Replay:
         work_seconds = [sum(i.seconds for i in items if i.kind == WORK) / steps for items in self.job.ranks.values()]
         recorded = median(self.job.steps)
         best_class = max(self.rows, key=lambda row: row["gain"] or 0.0, default=None)
+        worth_tuning = None  # no class, or none that gains
+        if best_class is not None and (best_class["gain"] or 0.0) > 0:
+            worth_tuning = {key: best_class[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")}
         return {
             "ranks": sorted(self.job.ranks),
             "groups": [{"name": g.name, "size": g.size, "members": list(g.members)} for g in self.job.groups],
@@ -102,9 +111,7 @@ class Replay:
                 "ours_exposed": sum(self.ours.waited) / steps,
             },
             "calls": self.rows,
-            "worth_tuning": (best_class and best_class["gain"] and best_class["gain"] > 0 and {
-                key: best_class[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")
-            }) or None,
+            "worth_tuning": worth_tuning,
             "buckets": self.bucket_sizes,
             "together": self.together,
             "notes": self.notes,
@@ -141,7 +148,7 @@ def replay(
     report("as it was")
     as_recorded = run(undisturbed_job, recorded, serial=False)
     classes = _classify_calls(job)
-    prices: dict[tuple[str, int, int], Price | None] = {}
+    prices: ClassPrices = {}
     for c in classes:
         report(f"{c.kind} of {c.nbytes} bytes")
         prices[c.kind, c.nbytes, c.group] = ours.price(c.kind, c.nbytes, c.group, job.groups[c.group])
@@ -150,7 +157,7 @@ def replay(
         _price_or_recorded(prices[c.kind, c.nbytes, c.group], s)
         for c, s in zip(undisturbed_job.calls, recorded, strict=True)
     ]
-    with_ours = run(undisturbed_job, our_seconds, serial=any(prices.values()))
+    with_ours = run(undisturbed_job, our_seconds, serial=any(prices.values()))  # if any class runs by our plans
     free = run(undisturbed_job, [0.0] * len(recorded), serial=False).step
     rows = _class_rows(job, classes, as_recorded, prices, library)
     # each class takes two more simulations of all items, and gives keys of its row, in seconds per step: "gain" with
@@ -197,10 +204,13 @@ def _classify_calls(job: RecordedJob) -> list[CallClass]:
 
 
 def _class_rows(
-    job: RecordedJob, classes: Sequence[CallClass], as_recorded: ReplayOutcome, prices: dict[tuple[str, int, int], Price
-    | None], library: PriceSource | None,
+    job: RecordedJob, classes: Sequence[CallClass], as_recorded: ReplayOutcome, prices: ClassPrices,
+    library: PriceSource | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row per class of collectives: per step its exposed and hidden time, and prices."""
+    """Return a row per class of collectives: per step its exposed and hidden time, per call its seconds and prices.
+
+    The caller sets `gain` and `most`.
+    """
     steps = len(as_recorded.steps)
     rows = []
     for c in classes:
@@ -255,5 +265,5 @@ def _compare_buckets(
         notes.append(
             "the trace does not show when each gradient was ready: those of a bucket are assumed to be ready evenly"
         )
-    best = min(rows, key=lambda row: (row["seconds"], -row["nbytes"]))
+    best = min(rows, key=lambda row: (row["seconds"], -row["nbytes"]))  # of equal times the largest buckets
     return {"recorded": recorded, "best": best["nbytes"], "rows": rows}

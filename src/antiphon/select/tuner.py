@@ -134,7 +134,7 @@ def tune(  # noqa: PLR0913
     entry, options = _model_of(model)
     names = named or usual_planners(topology, barriers=entry.can.barriers)
     for name in names:
-        find("planner", name)
+        find("planner", name)  # raises for an unknown one
     values = resolve_sweep(sweep, names, len(next(iter(targets.values())).members))
     intact = None if against is None else machine_of(against, "against")
     if intact is not None and intact.ranks != topology.ranks:
@@ -142,8 +142,9 @@ def tune(  # noqa: PLR0913
             f"{intact.name} has {intact.ranks} ranks, {topology.name} {topology.ranks}; compare like with like"
         )
     context = Context(
-        topology, targets, model, entry, parameters, sizes, seconds, seed, options, deterministic=deterministic,
-        effort=effort_of(effort), cuts=cuts, in_switches=in_switches,
+        topology, targets, model_name=model, model=entry, profile=parameters, sizes=sizes, budget=seconds, seed=seed,
+        model_options=options, deterministic=deterministic, effort=effort_of(effort), cuts=cuts,
+        in_switches=in_switches,
     )  # fmt: skip
     context.with_profile(topology)  # raises now, and not once per candidate, if the profile is of other links
     baselines = {kind: list_stand_ins(topology, kind) for kind in targets} if nccl else {}  # by collective
@@ -153,6 +154,7 @@ def tune(  # noqa: PLR0913
         tasks += [
             Task(len(tasks) + i, kind, OWN_PLANS, OWN_PLANS_ENTRY, {"file": file}) for i, file in enumerate(files)
         ]
+    # without a model of the library, speedups need the planners that stand for it: these are never skipped
     stand_ins = (
         ()
         if library is not None
@@ -161,12 +163,13 @@ def tune(  # noqa: PLR0913
 
     def new_ledger() -> Ledger:
         return Ledger(
-            context, tasks, {*names, OWN_PLANS}, progress, nccl, shortlist, library,
+            context, tasks, {*names, OWN_PLANS}, progress, compare=nccl, shortlist=shortlist, library=library,
             may_skip=not (named or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
             may_drop=not (shortlist or values or deterministic),
         )  # fmt: skip
 
     ledger, complete = new_ledger(), True
+    # recorded are only tunings of all planners, with the default options, by a model without measurements of the user
     is_recordable = parameters is None and cuts is None and nccl and not (named or shortlist or values or plans)
     file = recordings / recording_name(context, tasks) if is_recordable and (record or recordings.exists()) else None
     try:

@@ -142,10 +142,10 @@ def _link_matrix(topology: Topology) -> list[str]:
         pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
         units[pair] = units.get(pair, Fraction(0)) + topology.bandwidth(link) / topology.unit
     last_words = [place.rpartition("/")[2] for place in topology.places]
-    unique = len(set(last_words[topology.ranks :])) == topology.switches
-    names = [
-        str(n) if n < topology.ranks else last_words[n] if unique else topology.places[n] for n in range(topology.nodes)
-    ]
+    # switches are named by the last word of their place where that is unique, ranks by their number
+    is_unique = len(set(last_words[topology.ranks :])) == topology.switches
+    switch_names = (last_words if is_unique else topology.places)[topology.ranks :]
+    names = [*map(str, range(topology.ranks)), *switch_names]
     rows = [
         [
             names[a],
@@ -168,7 +168,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         *_gap_without_switches(claims.get("bandwidth_gap_without_switches")),
         *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),
     ]
-    if claims.get("uses"):
+    if claims.get("uses"):  # of switches: multicast, reduction
         unicast_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the least time"
         lines += labelled("uses", f"{format_switch_uses(claims['uses'])}{unicast_text}")
     if claims.get("rate") is not None:

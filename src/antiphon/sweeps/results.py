@@ -151,7 +151,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
         prices: dict[str, dict[str, float | None]] = {label: {} for label in head[len(COLUMNS) : -1]}
         ranks: dict[str, int] = {}
         answers: dict[tuple[str, str], list[SizeFigures] | str] = {}
-        for number, row in enumerate(table, start=2):
+        for number, row in enumerate(table, start=2):  # line 1 is the head
             try:
                 machine, key = row["machine"], (row["machine"], row["collective"])
                 if row["ranks"]:
@@ -204,7 +204,7 @@ def _with_fronts(result: MachineResult, results: list[MachineResult]) -> Machine
     for name, price in result.price.items():
         if price is None or result.relative_time is None:
             continue
-        rivals = (
+        rivals = (  # (price, relative time) of each machine, this one included
             (other.price[name], other.relative_time) for other in results
             if other.price[name] is not None and other.relative_time is not None
         )  # fmt: skip
@@ -254,6 +254,7 @@ def run_sweep(
 
 def shared_prefix(names: list[str]) -> str:
     """Return what all names begin with, up to an option: "ring:ranks=4," of "ring:ranks=4,latency=1us", ..."""
+    # the names that are first and last in order differ the earliest
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
     prefix = "".join(letter for letter, _ in pairs)
     return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""

@@ -119,8 +119,13 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     want = _single_ranks(relation.post_block, relation.post_rank)
     blocks = collective.blocks
     fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, want)) if len(ends) == blocks]
+
+    def count_roots(fit: tuple[str, dict[int, int]]) -> int:
+        _, ends = fit
+        return len(set(ends.values()))
+
     # where both fit, the one with fewer roots
-    return min(fits, key=lambda fit: len(set(fit[1].values())), default=(ANY, {}))
+    return min(fits, key=count_roots, default=(ANY, {}))
 
 
 def _single_ranks(block: Ints, rank: Ints) -> dict[int, int]:
@@ -179,10 +184,13 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     rows lead out.
     """
     # an allreduce has two phases; the last reduction ends the first
-    last_reduction = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
-    # two ranks that exchange their sums in it: the lower one counts as the root
+    reduction_steps = [step for step, _, _, op, _ in rows if op == REDUCE]
+    last_reduction = max(reduction_steps, default=-1) if shape == ANY else -1
+    # two ranks that exchange their sums in it: the lower one counts as the root, and its row to the other leads out. If
+    # several pairs exchange sums, there is no tree
     last_pairs = {(src, dst) for step, src, dst, op, _ in rows if step == last_reduction and op == REDUCE}
     exchanges = [(src, dst) for src, dst in last_pairs if src < dst and (dst, src) in last_pairs]
+    # by hop its switches; of several rows of one hop over different routes, the least route
     into: dict[Pair, Via] = {}
     out: dict[Pair, Via] = {}
     for step, src, dst, _, via in rows:

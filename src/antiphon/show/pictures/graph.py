@@ -1,6 +1,6 @@
 """Prepare a machine for drawing: nodes with labels, links merged per pair and kind, identical ranks or boxes folded.
 
-`graph_of` turns a topology into a `DrawnGraph`: an `DrawnEdge` stands for all links of one kind between two nodes, both
+`graph_of` turns a topology into a `DrawnGraph`: a `DrawnEdge` stands for all links of one kind between two nodes, both
 ways. A machine with too many nodes is folded (`fold_nodes`): first the equal ranks of each switch become one node, a
 stack; if that is not enough, each box of a cluster does. For 32 boxes of 8 GPUs, 256 circles become 32 stacks of 8
 ranks.
@@ -150,7 +150,9 @@ def graph_of(topology: Topology) -> DrawnGraph:
 def _gather_edges(
     speeds: dict[tuple[int, int, str], Fraction], shared: dict[tuple[int, int, str], set[str]]
 ) -> tuple[DrawnEdge, ...]:
-    """Return an edge per pair of nodes and kind, from bandwidths by (from, to, kind) and shared limits by pair."""
+    """Return an edge per pair of nodes and kind, from bandwidths by (from, to, kind), and the names of shared limits by
+    (lower node, higher node, kind).
+    """
     pairs = sorted({(min(a, b), max(a, b), kind) for a, b, kind in speeds})
     zero = Fraction(0)
     return tuple(
@@ -191,7 +193,7 @@ def _leaf_names(graph: DrawnGraph) -> list[str]:
 
     "" for all other nodes.
     """
-    speed = {}
+    speed = {}  # by pair of nodes; of several kinds of links between them, the last one decides
     for edge in graph.edges:
         speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.forward, edge.backward)
     names = []
@@ -204,8 +206,8 @@ def _leaf_names(graph: DrawnGraph) -> list[str]:
 def _merge_nodes(graph: DrawnGraph, names: Sequence[str]) -> DrawnGraph:
     """Merge nodes of the same name into one, a stack. If the name is that of a box, so is the label of the stack."""
     number_of_name: dict[str, int] = {}
-    new_number, members = [], defaultdict(list)
-    representatives: list[DrawnNode] = []
+    new_number, members = [], defaultdict(list)  # of each old node its new number; of each new node its old numbers
+    representatives: list[DrawnNode] = []  # of each new node, the first old one
     for number, name in enumerate(names):
         if not name or name not in number_of_name:
             number_of_name[name] = len(representatives)

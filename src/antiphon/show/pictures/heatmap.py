@@ -105,7 +105,7 @@ def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_wid
         raise Invalid("there is no heat map without a sweep that gave something; try --sweep pieces=1,4,16")
     cells = sum(len(panel.rows) * len(panel.best) for row_panels in panels_of.values() for panel in row_panels)
     body: list[str] = []
-    y, width = 0.0, 620.0
+    y, width = 0.0, 620.0  # the legend's width
     for name, row_panels in panels_of.items():
         if not row_panels:
             continue
@@ -113,7 +113,7 @@ def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_wid
         title = f"{name} on {tuning.topology.name}: choosing {options}, {model_text(tuning)}; {tuning.rests_on(name)}"
         if standalone:
             body.append(_draw_text(EDGE_MARGIN, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
-            width = max(width, 2 * EDGE_MARGIN + 9.0 * len(title))
+            width = max(width, 2 * EDGE_MARGIN + 9.0 * len(title))  # 9 pixels per character of the title
         y += TITLE_HEIGHT if standalone else 12
         for line in _break_lines(row_panels, max_width):
             x = float(EDGE_MARGIN)
@@ -138,6 +138,7 @@ def _svg_head(width: float, height: float, themed: bool) -> list[str]:
 
 def panels(tuning: Tuning, kind: str) -> list[Panel]:
     """Return a panel for every planner with schedules from more than one setting."""
+    # per size, of all planners; 0 where no candidate has a time
     fastest = [
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
@@ -187,6 +188,7 @@ def _break_lines(panels: Sequence[Panel], max_width: float) -> Iterator[list[Pan
 
 
 def _draw_panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
+    """Draw a panel. `cells`: their number in the whole picture."""
     bottom = panel.y_of(len(panel.rows))
     shown_text = f" ({len(panel.rows)} of {panel.total_rows} values)" if panel.total_rows > len(panel.rows) else ""
     out = [

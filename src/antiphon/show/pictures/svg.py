@@ -31,6 +31,7 @@ _KIND_COLOURS = {
 _MORE_COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#a8333f", "#6b6b6b")
 _BAND_COLOURS = ("#e8a33d", "#e2c044", "#d98a6a", "#d7b98e")
 _BENDS = (0, 30, -30, 52, -52, 80, -80, 120, -120, 170, -170)  # pixels to the side, tried in this order
+MAX_WIDTH_RATIO = 5.5  # of the widest line to the thinnest: 10 pixels to 1.8
 _ROW = 24.0  # pixels between rows of the legend
 _BEND_SAMPLES = 25  # points of a curve at which its distance from other nodes is tested
 
@@ -86,14 +87,15 @@ def kind_colours(graph: DrawnGraph) -> dict[str, str]:
 def stroke_widths(graph: DrawnGraph, unit: Fraction) -> dict[Fraction, float]:
     """Return the width of a line, in pixels, by its bytes per second.
 
-    Widths are proportional to bandwidths if the greatest is at most 5.5 times the least, else to a power of them: the
-    widest line has at most 10 pixels.
+    Widths are proportional to bandwidths if the greatest is at most MAX_WIDTH_RATIO times the least, else to a power of
+    them, so that their widths have this ratio. The widest line has at most 10 pixels.
     """
     speeds = sorted({edge.bandwidth for edge in graph.edges})
     if not speeds:
         return {}
     ratio = float(speeds[-1] / speeds[0])
-    power = 1.0 if ratio <= 5.5 else math.log(5.5) / math.log(ratio)
+    power = 1.0 if ratio <= MAX_WIDTH_RATIO else math.log(MAX_WIDTH_RATIO) / math.log(ratio)
+    # the thinnest line: 1.8 pixels for a unit link, more for a faster one
     thin = min(max(1.8, 1.8 * math.sqrt(speeds[0] / unit)), 10 / ratio**power)
     return {speed: thin * float(speed / speeds[0]) ** power for speed in speeds}
 
@@ -101,7 +103,7 @@ def stroke_widths(graph: DrawnGraph, unit: Fraction) -> dict[Fraction, float]:
 def _draw_frames(drawing: Drawing) -> list[str]:
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="#b9c2cc"/>'
-        for x, y, w, h, _ in drawing.frames
+        for x, y, w, h, _label in drawing.frames
     ]
 
 
@@ -109,7 +111,7 @@ def _draw_labels(graph: DrawnGraph, drawing: Drawing) -> list[str]:
     """Draw the names of the frames, on the side away from the fabric, with a rim, to be readable on links."""
     rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
     return [
-        f'<text x="{x:.1f}" y="{y:.1f}" {rim}>{escape(frame[4])}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" {rim}>{escape(frame.label)}</text>'
         for (x, y), frame in zip(label_points(graph, drawing), drawing.frames, strict=True)
     ]
 
@@ -117,8 +119,10 @@ def _draw_labels(graph: DrawnGraph, drawing: Drawing) -> list[str]:
 def label_points(graph: DrawnGraph, drawing: Drawing) -> list[Point]:
     """Return where the name of each frame begins: on the side away from the fabric."""
     outside = [y for n, (_, y) in drawing.position.items() if not graph.nodes[n].container]
-    level = sum(outside) / len(outside) if outside else 0.0
-    return [(x + 10, y + h - 9 if y > level else y + 17) for x, y, _, h, _ in drawing.frames]
+    fabric_y = sum(outside) / len(outside) if outside else 0.0  # without a fabric, names are at the bottom
+    return [
+        (frame.x + 10, frame.y + frame.height - 9 if frame.y > fabric_y else frame.y + 17) for frame in drawing.frames
+    ]
 
 
 def _draw_links(
@@ -213,7 +217,7 @@ def _draw_text(position: Point, text: str, fill: str = "#111", size: int = 13) -
 
 def _make_legend(graph: DrawnGraph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
     """Return the legend as rows of (plain text, SVG): a row per kind of link with a sample of each width, then one per
-    kind of shared limit."""
+    kind of shared limit. The plain text, with spaces in place of samples, gives the width of the row."""
     rows = []
     for kind, fill in colour.items():
         # the width and the text are those of the faster direction

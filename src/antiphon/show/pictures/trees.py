@@ -111,9 +111,10 @@ def check_drawable(topology: Topology) -> None:
 
 
 def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, data_trees: DataTrees) -> list[str]:
+    """Return the title: what is drawn, the rate, and how the data travel in the shapes that occur."""
     count, shapes = len(data_trees.trees), {tree.shape for _, tree in data_trees.trees}
     subject = plural(count, "part" if ANY in shapes else "tree")
-    if data_trees.root >= 0 and data_trees.roots > 1:
+    if data_trees.root >= 0 and data_trees.roots > 1:  # of several roots, the trees of one are drawn
         subject += f" of rank {data_trees.root}, one of {data_trees.roots} roots"
     lines = [f"{schedule.collective.kind} on {topology.name}: {subject}", *_rate_lines(schedule, topology, limits)]
     if shapes == {SAME_BOTH_WAYS}:
@@ -193,6 +194,7 @@ def _make_panel_layout(graph: DrawnGraph) -> PanelLayout:
     """Return the layout of the machine's picture, with nodes closer together if there is room."""
     drawing = arrange(graph)
     centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
+    # by pair the distance; on the diagonal 1e9, so that no node is the closest to itself
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
     # Scale the layout down until the closest two nodes are _NODE_DISTANCE apart, but to no less than 45 % of its size.
     factor = 1.0 if drawing.frames else min(1.0, max(0.45, _NODE_DISTANCE / float(gaps.min())))
@@ -230,9 +232,10 @@ def _count_columns(panel_width: float, count: int) -> int:
 def _draw_panel(
     panel_layout: PanelLayout, tree: DataTree, lines: Sequence[DrawnArrow], colours: Sequence[str]
 ) -> list[str]:
+    """Draw frames, links, arrows and nodes, each over those before."""
     frames = [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
-        for x, y, w, h, _ in panel_layout.drawing.frames
+        for x, y, w, h, _label in panel_layout.drawing.frames
     ]
     ends = {node for line in lines for node in line.ends}  # switches among these are drawn over the lines' ends
     switches = [n for n, node in enumerate(panel_layout.graph.nodes) if node.shape != RANK]
@@ -290,6 +293,7 @@ def _route_arrows(panel_layout: PanelLayout, tree: DataTree) -> list[DrawnArrow]
 
 
 def _draw_arrow(panel_layout: PanelLayout, line: DrawnArrow, colour: str) -> str:
+    """Draw an arrow; one that ends at a switch goes on from there, so that it has no head."""
     shaft, point = line.curve, ""
     if panel_layout.graph.nodes[line.ends[1]].shape == RANK:
         shaft = trim_curve(*line.curve, (0.0, 7.0))
