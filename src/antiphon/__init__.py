@@ -87,7 +87,7 @@ else:
         "core.plan": "Plan", "core.topology": "Topology", "cost": "Profile", "select": "Tuning",
     }  # fmt: skip
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names.split()}
-    _MODULES = (
+    _MODULES = (  # imported when they are first used as attributes
         "available", "comm", "core", "cost", "errors", "fit", "frontier", "lab", "machines", "measure", "native",
         "pages", "papers", "planners", "replay", "reproduce", "runtimes", "select", "show", "sweep", "topologies",
         "traces",

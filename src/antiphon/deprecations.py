@@ -62,6 +62,8 @@ def warn_old(old: str, new: str, stacklevel: int = 3) -> None:
 
 
 class _CallableModule(ModuleType):
+    """A module whose call is that of the function which had its name."""
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         return old_name(self.__name__.rpartition(".")[2])(*args, **options)
 

@@ -42,7 +42,9 @@ class Option:
 
         None stands for the default.
         """
-        kinds = get_args(declared_type) if isinstance(declared_type, types.UnionType) else (declared_type,)
+        kinds = (
+            get_args(declared_type) if isinstance(declared_type, types.UnionType) else (declared_type,)
+        )  # int | None
         if value is None:
             return value
         if self.choices:

@@ -101,7 +101,7 @@ def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | No
 
     by_collective = plans(value, name, on)
     where = os.fspath(value) if is_path(value) else name
-    collective = kind_named(collective) or collective
+    collective = kind_named(collective) or collective  # all_reduce is allreduce; the name of a custom one stays
     if collective and collective not in by_collective:
         raise unknown(f"collective in {where}", collective, by_collective)
     if not collective and len(by_collective) > 1:

@@ -76,11 +76,12 @@ def check(
         # such as NCCL, which chooses among its own algorithms and runs no files of others
         refuse_chooser(library)
         raise unknown("runtime", runtime, RUNTIMES)
-    count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")  # 2^20: no job has more
+    # 0: the ranks of the plan; 2^20: no job has more
+    count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")
     root = None if root is None else whole_number(0, 2**20)(root, "root")
     in_place = None if in_place is None else yes_or_no(in_place, "in_place")
     element = data_type(dtype)
-    combine_of(op)
+    combine_of(op)  # raises Invalid for an unknown one
     rules = RUNTIMES[runtime]
     call = ApplicationCall(size(nbytes, "nbytes"), element.itemsize, element.name, op, count, in_place, root)
     if _inputs.is_path(plan):
@@ -89,7 +90,7 @@ def check(
             data = read_bytes(name)
             if reader_of(data) is not None:
                 return [check_file(data, os.path.basename(name), rules, call)]
-    verified = _inputs.verified_plan(plan, collective, "checked")
+    verified = _inputs.verified_plan(plan, collective, use="checked")
     rows = check_plan(verified, rules, call)
     if not any(row["file"] for row in rows) and find_format(rules.format).can.replaces:
         with suppress(Unsupported):  # as `export` does, take runners-up for the schedules that cannot be written

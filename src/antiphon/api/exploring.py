@@ -27,9 +27,9 @@ class Page(str):
         return f"<page of {len(self):,} characters>"
 
     def _repr_html_(self) -> str:
-        limits = "allow-scripts allow-downloads"
+        permissions = "allow-scripts allow-downloads"
         style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
-        return f'<iframe title="Explorer" sandbox="{limits}" style="{style}" srcdoc="{escape(self)}"></iframe>'
+        return f'<iframe title="Explorer" sandbox="{permissions}" style="{style}" srcdoc="{escape(self)}"></iframe>'
 
 
 @public

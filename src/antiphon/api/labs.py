@@ -25,7 +25,8 @@ def up(topology: MachineLike, *, scale: str = "", name: str = "") -> Row:
     topology
         The machine to emulate.
     scale
-        How much slower links are: "2Mbit per GB/s", or "link=40Mbit" for the unit link.
+        How much slower links are: "2Mbit per GB/s", or "link=40Mbit" for the unit link. Default: such that the fastest
+        link has 40 Mbit/s.
     name
         Name of the lab. Default: that of the machine.
 

@@ -70,7 +70,8 @@ class Search:
         """Check and normalize the fields, so that a wrong one fails here and not within a search."""
         for name in ("effort", "budget", "seed", "deterministic", "shortlist"):
             object.__setattr__(self, name, CHECKS[name](getattr(self, name), name))
-        if not (isinstance(self.plans, str | tuple | list) and not self.plans):
+        has_no_plans = isinstance(self.plans, str | tuple | list) and not self.plans  # "" and () are no files
+        if not has_no_plans:
             object.__setattr__(self, "plans", several(path)(self.plans, "plans"))
 
     def options(self) -> dict[str, Any]:

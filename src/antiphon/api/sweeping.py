@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from antiphon.select.store import Answer, Question, Store
     from antiphon.sweeps.results import SweepResult
 
-# Fields of Search that a stored answer depends on. `workers` changes no answer, and an answer that `budget` cut short is
-# not stored.
+# Fields of Search that a stored answer depends on. `workers` changes no answer; one that `budget` cut short is not
+# stored.
 FIELDS = ("effort", "seed", "deterministic")
 
 

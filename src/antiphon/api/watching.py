@@ -61,6 +61,7 @@ def _predict_call(table: str, kind: str, ranks: int, schedule: str, nbytes: int)
     from antiphon.runtimes.serve.book import page_label
 
     with suppress(AntiphonError):  # what the files hold need not be plans
+        # `table` is ANTIPHON_TABLE of the job: files, separated by colons, which may have changed or gone meanwhile
         plans = [_inputs.plans(name).get(kind) for name in filter(os.path.isfile, table.split(":"))]
         for plan in filter(None, plans):
             for entry in plan.entries if nbytes and len(plan.collective.members) == ranks else ():

@@ -90,12 +90,12 @@ def _title(run: Mapping[str, Any]) -> str:
 
 def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table of the sizes of one run; a narrow terminal lacks the lower bound."""
-    # "binary" or "decimal": whether sizes are written in KiB or in KB
+    # whether sizes are written in KiB or in KB
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)
 
     def bound_cell(seconds: float | None) -> str:
-        return "~0" if "e-" in cell(seconds) else cell(seconds)
+        return "~0" if "e-" in cell(seconds) else cell(seconds)  # 4e-05 us is no useful figure
 
     head = ["nbytes", f"time {unit}", f"model {unit}", f"bound {unit}", "busbw GB/s", "of wire", "verdict"]
     cells = [
@@ -106,7 +106,7 @@ def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in rows
     ]  # fmt: skip
     if natural_width(head, cells) > width():
-        head, *cells = ([*row[:3], *row[4:]] for row in (head, *cells))
+        head, *cells = ([*row[:3], *row[4:]] for row in (head, *cells))  # column 3: the bound
     return table(head, cells)
 
 

@@ -103,7 +103,8 @@ def word_table(application: Any) -> dict[str, str]:
                 *(flags or [_kind_of_word(path, flag="", metavar=parameter.metavar)]),
             )
             for flag in flags if not getattr(parameter, "is_flag", False) else ():
-                table[f"value {path}".strip() + f" {flag}"] = _kind_of_word(path, flags[-1], parameter.metavar)
+                long_flag = flags[-1]  # as in _KIND_BY_OPTION
+                table[f"value {path}".strip() + f" {flag}"] = _kind_of_word(path, long_flag, parameter.metavar)
         add(f"options {path}", "--json", "--help", "-h")
     return table | {f"names {kind}": " ".join(names) for kind, names in _names_by_kind().items()}
 
@@ -119,7 +120,8 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def _kind_of_word(path: str, flag: str, metavar: str | None) -> str:
     """Return the kind of word that an option (or, without flag, an argument) of a command takes."""
-    plain_metavar = re.sub(r"[\[\].]", "", metavar or "")
+    plain_metavar = re.sub(r"[\[\].]", "", metavar or "")  # [FILE]... is FILE
+    # the placeholder NAME says nothing: then, and for --profile, the option itself counts, in any command
     kind = _KIND_BY_OPTION.get(f"{path} {flag}".strip()) if flag or plain_metavar == "NAME" else None
     if kind is None and (flag == "--profile" or plain_metavar == "NAME"):
         kind = _KIND_BY_OPTION.get(flag)

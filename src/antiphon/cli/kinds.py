@@ -23,7 +23,7 @@ class WithHeadings(typer.core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         headings = self.commands.headings  # type: ignore[attr-defined]
         column = max(len(name) for names in headings.values() for name in names)
-        limit = formatter.width - 6 - column
+        limit = formatter.width - 6 - column  # 6: indents, and blanks between the name and its line
         for heading, names in headings.items():
             with formatter.section(heading):
                 formatter.write_dl(

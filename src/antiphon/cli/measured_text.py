@@ -160,7 +160,7 @@ def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> li
         cells.append([*ends, algorithm, library_time, default_time, _speedup_text(ratio), planner, our_time])
     head = ["from", "to", "algorithm", f"time {unit}", f"own choice {unit}", "speedup", "our best", f"ours {unit}"]
     if all(row.get("seconds") is None for row in rows if row["measured"]):  # read from logs, without plans of ours
-        head, cells = head[:-2], [line[:-2] for line in cells]
+        head, cells = head[:-2], [line[:-2] for line in cells]  # without the columns "our best" and "ours"
     (head_lines, *row_lines), _ = fitted_rows(
         head, cells, ("ours us", "ours ms", "our best", "own choice us", "own choice ms")
     )

@@ -149,6 +149,7 @@ def check_outputs(options: Mapping[str, Path | None], results: Sequence[Path] = 
     paths = [*results, *(path for path in options.values() if path is not None)]
     for path in paths:
         check_writable(path)
+    # devices and pipes, such as /dev/stdout, may be named twice
     files = [os.path.realpath(path) for path in paths if path.is_file() or not path.exists()]
     for path in paths:
         if files.count(os.path.realpath(path)) > 1:

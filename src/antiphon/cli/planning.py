@@ -57,14 +57,14 @@ def repeat_in_log(print_at_once: str | None = None) -> Iterator[Tell]:
     """Repeat in a log the last line every few seconds, with the seconds since the beginning, so that long work is never
     silent. The first line that contains `print_at_once` is printed at once.
     """
-    last_line, has_ended, begin = ["starting"], threading.Event(), time.monotonic()
+    last_line, has_ended, begin = "starting", threading.Event(), time.monotonic()
 
     def print_line() -> None:
-        say(f"{last_line[0]} ({time.monotonic() - begin:.0f} s)")
+        say(f"{last_line} ({time.monotonic() - begin:.0f} s)")
 
     def tell(text: str) -> None:
-        nonlocal print_at_once
-        last_line[0] = text
+        nonlocal last_line, print_at_once
+        last_line = text
         if print_at_once is not None and print_at_once in text:
             print_at_once = None
             print_line()

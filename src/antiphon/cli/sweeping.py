@@ -79,7 +79,7 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
     # a cell of a sweep: one machine and one collective
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
-    _, short = short_names(machines)
+    _prefix, short = short_names(machines)
     lines = [line for i, text in enumerate(conclusions(result)) for line in paragraph(text, "  " if i else "")]
     sizes = low if low == high else f"{low} to {high}"
     planned_text = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"

@@ -170,7 +170,7 @@ class Commands(Mapping[str, Any]):
         """
         first_word = next((word for word in words if not word.startswith("-")), "")
         if first_word in self:
-            self[first_word]
+            self[first_word]  # looking it up loads it
         elif list(words) != ["--version"]:  # the list of all commands, or the error for an unknown name
             dict(self)
 

@@ -74,11 +74,13 @@ _METRICS = {  # key of a row, or of a process in it: name, type and help
 
 def metrics_text(calls: Mapping[str, Any]) -> str:
     """Return the text format of Prometheus, version 0.0.4."""
+    # key of a row -> label; least: the smallest size of the row's size class
     label_of_key = {key: key for key in ("collective", "group", "ranks", "schedule")} | {"least": "least_bytes"}
     lines = []
     for key, (metric, kind, text) in _METRICS.items():
         lines += [f"# HELP antiphon_{metric} {text}", f"# TYPE antiphon_{metric} {kind}"]
         for row in calls["rows"]:
+            # these two are of all processes together, the other metrics of each
             group_values = {"takes": row["seconds"], "predicted": row["predicted"]}
             for values in [group_values] if key in group_values else row["processes"]:
                 labels = {
@@ -86,6 +88,6 @@ def metrics_text(calls: Mapping[str, Any]) -> str:
                 }
                 labels |= {"rank": values["rank"]} if "rank" in values else {}
                 if values[key] is not None:
-                    joined = ",".join(f'{name}="{text}"' for name, text in labels.items())
+                    joined = ",".join(f'{name}="{value}"' for name, value in labels.items())
                     lines.append(f"antiphon_{metric}{{{joined}}} {values[key]:.15g}")
     return "\n".join(lines)

@@ -53,6 +53,7 @@ def classify_failures(
     failures = single_failures(topology, of)
     for name, machine in failures.items():
         reduced = [reduce_collective(collective, machine) for collective in collectives]
+        # "": no collective is left, so that the machine does not matter
         canonical_forms = tuple(label_machine(machine, each).key if each else "" for each in reduced)
         classes.setdefault(canonical_forms, []).append(name)
     return [(tuple(names), failures[names[0]]) for names in classes.values()]

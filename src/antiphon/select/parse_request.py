@@ -124,7 +124,7 @@ def sizes_of(nbytes: Sizes) -> tuple[tuple[int, int], tuple[int, ...]]:
     """
     if isinstance(nbytes, str):
         low, high, factor = parse_span(nbytes)
-        powers = (1 << k for k in range(max(low - 1, 0).bit_length(), high.bit_length()))
+        powers = (1 << k for k in range(max(low - 1, 0).bit_length(), high.bit_length()))  # of two, from low to high
         sizes = {low, high, *(powers if factor is None else Span(low, high, factor).sizes())}
     else:
         sizes = set(parse_sizes(nbytes))

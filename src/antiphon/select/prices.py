@@ -169,9 +169,8 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
     """Return the seconds at a size by linear interpolation; below the smallest size its seconds, above the largest its
     bandwidth.
     """
-    next_point = bisect_left(
-        points, (nbytes, 0.0)
-    )  # the first with this size or a larger one: seconds are not negative
+    # the first point of this size or a larger one: no seconds are below 0.0
+    next_point = bisect_left(points, (nbytes, 0.0))
     if next_point == len(points):
         largest, seconds = points[-1]
         return seconds * nbytes / largest

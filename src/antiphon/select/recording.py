@@ -55,9 +55,11 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON of a recording."""
+
     format: int
     rows: list[_Row]
-    ends: list[Done]
+    ends: list[Done]  # of every task of a planner
     plans: dict[str, msgspec.Raw]  # by collective the schedules that can win, one entry each
 
 
@@ -98,7 +100,7 @@ def write_recording(ledger: Ledger, path: Path) -> None:
             plans[kind] = msgspec.Raw(dumps(plan))
     ends = [ledger.ended[index] for index in sorted(_planner_tasks(ledger))]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, msgspec.json.encode(_File(FORMAT, rows, ends, plans), enc_hook=str))
+    write_bytes(path, msgspec.json.encode(_File(FORMAT, rows, ends, plans), enc_hook=str))  # fractions as texts
 
 
 def replay(ledger: Ledger, path: Path) -> bool:

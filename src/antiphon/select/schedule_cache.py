@@ -45,7 +45,7 @@ class Prices:
     is_large: bool = False  # it is dropped unless it is the fastest so far at some size (ledger.py)
 
     def is_dropped(self, rivals: Sequence[Times]) -> bool:
-        """Return whether the schedule is large, and no size takes less time than one of these; False without any."""
+        """Return whether the schedule is large, and at every size no faster than any rival; False without rivals."""
         return (
             self.is_large
             and bool(rivals)
@@ -79,7 +79,8 @@ class ScheduleCache:
     """
 
     evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
-    prices: dict[tuple[str, bytes] | None, Prices] = field(default_factory=dict)  # of verified rows, as simulated
+    # Of verified rows, as simulated. None, which is looked up for models that are no simulators, is never a key.
+    prices: dict[tuple[str, bytes] | None, Prices] = field(default_factory=dict)
     last_schedule: Schedule | None = None  # freed before another is verified, and before the cache goes to a process
 
 

@@ -25,7 +25,7 @@ MIN_GAIN = 1.005  # a plan that is faster by less than this factor is not worth 
 # Factor of the expected effort of a task with options: these come later, as another planner usually gains more.
 OPTIONS_FACTOR = 8.0
 UNNEEDED = "the best plans are within 0.5 % of the lower bound at every size"
-Times = Callable[[int], Iterable[Sequence[float]]]  # by number of a task: seconds by size of each of its schedules
+TimesOf = Callable[[int], Iterable[Sequence[float]]]  # index of a task -> seconds by size of each of its schedules
 
 
 def expected_effort(task: Task) -> tuple[float, int]:
@@ -58,17 +58,17 @@ class Sufficiency:
             return True
         return self.position[task.index] <= self.last_position[task.kind]
 
-    def update(self, kind: str, limit: Limit | None, ended: Mapping[int, object], times: Times) -> bool:
+    def update(self, kind: str, limit: Limit | None, ended: Mapping[int, object], times_of: TimesOf) -> bool:
         """Count the candidates that have ended, in order; return whether that closes the collective.
 
-        `limit`: the lower bound of the collective, None if not known yet; `ended`: the tasks that have ended; `times`:
-        the seconds by size of a task's schedules.
+        `limit`: the lower bound of the collective, None if not known yet; `ended`: the tasks that have ended, by index.
         """
+        # a model without bounds on time never closes a collective
         if limit is None or kind in self.last_position or not all(size in limit.times for size in self.sizes):
             return False
         order = self.order.get(kind, [])
         while self.counted[kind] < len(order) and order[self.counted[kind]].index in ended:
-            for seconds in times(order[self.counted[kind]].index):
+            for seconds in times_of(order[self.counted[kind]].index):
                 self.best[kind] = [min(pair) for pair in zip(self.best[kind], seconds, strict=True)]
             if all(
                 best <= limit.times[size] * MIN_GAIN for size, best in zip(self.sizes, self.best[kind], strict=True)

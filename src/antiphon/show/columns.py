@@ -151,9 +151,9 @@ def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Seq
     for pattern in (r"\s+", r"\s+|(?<=-)"):
         by_column = zip(*cells, strict=True)
         longest = [max(len(word) for cell in column for word in re.split(pattern, cell)) for column in by_column]
-        excess = _narrow_columns(
-            widths, columns, [min(max(word, _MIN_WIDTH), _MIN_TEXT_WIDTH) for word in longest], excess
-        )
+        # a column is not kept wide for one very long word: `_break_cell` breaks it
+        minimum = [min(max(word, _MIN_WIDTH), _MIN_TEXT_WIDTH) for word in longest]
+        excess = _narrow_columns(widths, columns, minimum, excess)
     return excess
 
 

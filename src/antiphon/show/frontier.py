@@ -90,15 +90,17 @@ def _bound_lines(frontier: Frontier) -> list[str]:
     lines = [""]
     limits, name = frontier.limits, frontier.collective.kind
     if limits.latency_witness is not None and limits.latency_steps > 1:
-        why = limits.latency_witness.describe(frontier.topology).partition(": ")[2]
+        _, _, why = limits.latency_witness.describe(frontier.topology).partition(": ")  # after "distance: "
         lines += paragraph(f"no {name} has S below {limits.latency_steps}: {why}", rest="    ")
     for impossibility in frontier.impossible:
+        # of the collective itself only what goes beyond its bound at any number of steps
         if impossibility.collective != name or impossibility.ratio > limits.inverse:
             lines.append(
                 f"  no {impossibility.collective} with S = {impossibility.steps} has R/C below {impossibility.ratio}"
             )
     if limits.witness is not None:
-        why = limits.witness.describe(frontier.topology, frontier.collective.buffer_weight).partition(": ")[2]
+        description = limits.witness.describe(frontier.topology, frontier.collective.buffer_weight)
+        _, _, why = description.partition(": ")  # after the kind of witness, such as "cut: "
         lines += paragraph(f"no {name} at all has R/C below {limits.inverse}: {why}", rest="    ")
     if frontier.assumes:
         lines += paragraph(f"all this assumes {assumed_text(frontier.assumes)}", rest="    ")

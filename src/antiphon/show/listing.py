@@ -144,7 +144,7 @@ def entries_text(kind: str) -> str:
         lines += wrap_table(
             head=[], rows=[[row["name"], _planner_text(row)] for row in rows if row["topologies"] == machine_kind]
         )
-    return "\n".join(lines[1:])
+    return "\n".join(lines[1:])  # without the empty line before the first group
 
 
 def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:

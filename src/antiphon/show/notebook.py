@@ -84,6 +84,7 @@ def _(tuning: Tuning) -> str:
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
     rows = []
     for kind in kinds:
+        # the head is the same for all collectives
         head, cells = range_cells(group_ranges([r for r in tuning.ranges if r.collective == kind]))
         rows += [[*([kind] if len(kinds) > 1 else []), *row] for row in cells]
     picture = _picture(lambda: chart(tuning, kinds[0], *CHART_SIZE)) if len(kinds) == 1 else ""

@@ -25,7 +25,7 @@ from antiphon.units import format_bandwidth, format_seconds, format_size
 CHART_ROWS, MAX_CELLS = 8, 32  # lines of a chart; cells per row and column of a map
 MIN_WIDTH = 72  # columns; narrower terminals get no pictures
 _EIGHTHS, _SHADES = "▁▂▃▄▅▆▇█", "░▒▓█"
-_ASCII = str.maketrans(_EIGHTHS + "·░▒▓│└─", "___+++##" + ".:+%|+-")
+_ASCII = str.maketrans(_EIGHTHS + "·░▒▓│└─", "___+++##" + ".:+%|+-")  # █, also a shade, is among the eighths
 
 
 def add_picture(text: str, draw: Callable[[], list[str]]) -> str:
@@ -73,7 +73,8 @@ def _columns(times: Mapping[int, float], bound_times: Mapping[int, float]) -> li
         label = format_seconds(math.exp(low + (high - low) * (row + 1) / CHART_ROWS)) if row % 2 else ""
         lines.append(f"  {label:>9} │{''.join(cell * column_width for cell in cells)}")
     sizes = [format_size(size) for size in times]
-    axis = [" "] * (len(sizes) * column_width + 8)
+    axis = [" "] * (len(sizes) * column_width + 8)  # 8: room for a label that begins in the last column
+    # every step-th column has a label, so that two blanks stand between labels
     step = max(1, math.ceil((max(map(len, sizes)) + 2) / column_width))
     for i in range(0, len(sizes), step):
         axis[i * column_width : i * column_width + len(sizes[i])] = sizes[i]
@@ -94,7 +95,8 @@ def link_map(topology: Topology) -> list[str]:
     # one shade per third of the distinct bandwidths
     levels = np.unique(np.quantile(np.unique(total[total > 0]), (0, 1 / 3, 2 / 3, 1), method="nearest"))
     shades = _SHADES[-len(levels) :]
-    shade = np.where(total > 0, np.searchsorted(levels, total * (1 - 1e-9)) + 1, 0)  # 0: not linked
+    # 0: not linked; a little less than the total, as its sum may be rounded up beyond its level
+    shade = np.where(total > 0, np.searchsorted(levels, total * (1 - 1e-9)) + 1, 0)
     names = [_cell_name(topology, i * size, min((i + 1) * size, topology.nodes) - 1) for i in range(cells)]
     name_width = max(map(len, names))
     lines = [f"  {names[i]:>{name_width}} {''.join(2 * ('·' + shades)[s] for s in shade[i])}" for i in range(cells)]

@@ -100,7 +100,7 @@ def stopped_text(tunings: Sequence[Tuning]) -> str:
     for cause, words in ENDINGS.items():
         ended_by_this = [c for c in ended if c.ended_by == cause]
         names = list(dict.fromkeys(c.planner for c in ended_by_this))
-        if ended_by_this or cause == "budget":
+        if ended_by_this or cause == "budget":  # that no budget ended a candidate is stated, too
             texts.append(
                 f"{words}: {plural(len(ended_by_this), 'candidate') if ended_by_this else 'none'}" + _join_names(names)
             )
@@ -192,6 +192,7 @@ def loss_text(loss: Loss) -> str:
     change = ""
     if loss.left and loss.among and loss.left.bytes_per_second and loss.among.bytes_per_second:
         remaining = float(loss.left.bytes_per_second / loss.among.bytes_per_second)
+        # over 1: the machine is no degraded one of `loss.whole`, so nothing is said
         change = f": {1 - remaining:.0%} of it lost" if remaining < 1 else ": nothing lost" if remaining == 1 else ""
     is_same_with_all_ranks = (
         loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second

@@ -47,6 +47,7 @@ from antiphon.select.parse_request import machine_of, sizes_of
 from antiphon.select.store import Question
 
 MAX_MACHINES = 100_000  # of one sweep, so that its list fits memory and one folder
+MAX_FILE_BYTES = 2**24
 Value = int | float | str | bool
 
 
@@ -113,7 +114,7 @@ def read_sweep_file(path: str | os.PathLike[str]) -> SweepRequest:
     """Read a file; every fault is one line that names the place."""
     name = os.fspath(path)
     try:
-        values = tomllib.loads(read_bytes(path, 2**24).decode())
+        values = tomllib.loads(read_bytes(path, MAX_FILE_BYTES).decode())
         return sweep_request(msgspec.convert(values, SweepFile))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"{name}: is no TOML: {error}") from None
@@ -129,10 +130,11 @@ def sweep_request(file: SweepFile) -> SweepRequest:
     if not collectives or not file.machines:
         raise Invalid("name at least one collective, and one machine under [[machines]]")
     for planner in file.planners:
-        find("planner", planner)
+        find("planner", planner)  # raises for an unknown one
     _, sizes = sizes_of(file.nbytes)
     profile = None if file.profile is None else as_profile(file.profile)
     search = {"planners": tuple(file.planners), "effort": file.effort, "seed": file.seed}
+    # without price lists, the prices of single machines make one
     lists = file.prices or ([PriceList("price")] if any(m.price is not None for m in file.machines) else [])
     names = [prices.name or f"price {i + 1}" for i, prices in enumerate(lists)]
     if len(set(names)) < len(names):
@@ -143,7 +145,7 @@ def sweep_request(file: SweepFile) -> SweepRequest:
     for spec, entry in _specs(file.machines):
         if any(cell.machine == spec for cell in cells):
             raise Invalid(f"machines: {spec} is listed twice")
-        machine, why = _made(spec)
+        machine, why = _make_machine(spec)
         if machine is not None:
             ranks[spec] = machine.ranks
         for name, prices in zip(names, lists, strict=True):
@@ -173,7 +175,8 @@ def _specs(entries: list[MachineEntry]) -> Iterator[tuple[str, MachineEntry]]:
             yield spec, entry
 
 
-def _made(spec: str) -> tuple[Topology | None, str]:
+def _make_machine(spec: str) -> tuple[Topology | None, str]:
+    """Return the machine, or None and the reason why the spec makes none."""
     try:
         return machine_of(spec), ""
     except AntiphonError as error:
@@ -184,13 +187,14 @@ def _cell(
     spec: str, kind: str, machine: Topology | None, why: str, sizes: tuple[int, ...], model: str,
     profile: Profile | None, search: Mapping[str, Any],
 ) -> Cell:  # fmt: skip
+    """Return the cell of a machine and a collective; `why`: the reason if there is no machine."""
     if machine is None:
         return Cell(spec, kind, question=None, refused=why)
     name, _, tail = kind.partition(":root=")
     try:
         target: Collective = collective_of(name, machine, root=int(tail) if tail else None)
         return Cell(spec, kind, Question(machine, target, sizes, model, profile, search))
-    except ValueError:
+    except ValueError:  # of int(tail)
         raise Invalid(f"collectives: expected a name such as allreduce or broadcast:root=2, got {kind!r}") from None
     except AntiphonError as error:
         return Cell(spec, kind, question=None, refused=str(error))

@@ -76,7 +76,7 @@ def price_plan(
     library = find_library_model(plan.topology, (plan.collective,)) if model.partition(":")[0] == "calls" else None
     return PlanFigures(
         plan, model, tuple(sizes), tuple(candidate for _, _, candidate in priced), tuple(ranges), limit,
-        library and replace(library, lower_bounds={}),
+        library and replace(library, lower_bounds={}),  # bounds of this plan's machine, computed when needed
         tuple(predictor for _, predictor, _ in of_entry),
     )  # fmt: skip
 
@@ -87,9 +87,9 @@ def _shown_size(entry: Entry, nbytes: int | None) -> int:
     if nbytes is not None and entry.start <= nbytes <= last:
         return nbytes
     at = entry.claims.get("at")
-    return at if isinstance(at, int) and not isinstance(at, bool) and entry.start <= at <= last and at > 0 else min(
-        max(entry.start, TYPICAL_SIZE), last
-    ) or 1  # fmt: skip
+    if isinstance(at, int) and not isinstance(at, bool) and entry.start <= at <= last and at > 0:
+        return at
+    return min(max(entry.start, TYPICAL_SIZE), last) or 1  # 1: the only size of the range is 0
 
 
 def _candidate(
@@ -116,13 +116,16 @@ def planner_of(entry: Entry) -> str:
 
 
 def _number(value: Any) -> float | None:
+    """Return a claim as a number; None if it is none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit | None, sizes: Sequence[int]) -> Range:
     """Return an entry as a range, with the speedup and the library that its claims name."""
     seconds, claims = candidate.seconds[at], entry.claims
-    start = min(max(entry.start, sizes[0]), entry.stop - 1 if entry.stop else entry.start or sizes[0])
+    # the part of the range that the chart shows: from the least priced size on, but within the range itself
+    last = entry.stop - 1 if entry.stop else entry.start or sizes[0]
+    start = min(max(entry.start, sizes[0]), last)
     stop = entry.stop if entry.stop is not None else max(sizes[-1], entry.start)
     served_by = entry.served_by
     return Range(

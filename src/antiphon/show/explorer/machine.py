@@ -33,7 +33,8 @@ def machine_json(topology: Topology) -> dict[str, Any]:
     graph = graph_of(topology)
     kinds = sorted({edge.kind for edge in graph.edges})
     colours = kind_colours(graph)
-    distinct = {len(level.nodes): level for level in fold_levels(graph)}  # by decreasing number of nodes
+    # by decreasing number of nodes; a level that folds nothing has as many as the one before, and takes its place
+    distinct = {len(level.nodes): level for level in fold_levels(graph)}
     drawn = [level for count, level in distinct.items() if 1 < count <= MAX_NODES] or [*distinct.values()][-1:]
     links = Pack()
     links.add("src", topology.link_src)
@@ -84,10 +85,9 @@ def _level_json(graph: DrawnGraph, topology: Topology, kinds: list[str]) -> dict
          list(node.ranks), list(node.members or (number,))]
         for number, node in enumerate(graph.nodes)
     ]  # fmt: skip
-    frames = [
-        [*(round(c, 1) for c in frame[:4]), frame[4], *(round(c, 1) for c in point)]
-        for frame, point in zip(drawing.frames, label_points(graph, drawing), strict=True)
-    ]
+    frames = []
+    for (x, y, width, height, label), point in zip(drawing.frames, label_points(graph, drawing), strict=True):
+        frames.append([*(round(c, 1) for c in (x, y, width, height)), label, *(round(c, 1) for c in point)])
     return {"nodes": nodes, "edges": edges, "frames": frames, "size": [drawing.width, drawing.height]}
 
 

@@ -15,17 +15,9 @@ from typing import Any
 
 from antiphon import __version__
 
-SCRIPTS = (
-    "basics",
-    "state",
-    "surface",
-    "run",
-    "machine",
-    "timeline",
-    "chart",
-    "tables",
-    "main",
-)  # each after its imports
+# Each after those that it imports.
+SCRIPTS = ("basics", "state", "surface", "run", "machine", "timeline", "chart", "tables", "main")
+# What is removed from the scripts: imports, and the word export before a declaration.
 _IMPORT = re.compile(r"^import [^;]*;\n|^export (?=(?:async )?(?:function|const|let|class)\b)", re.MULTILINE)
 
 

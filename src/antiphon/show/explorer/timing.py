@@ -74,6 +74,7 @@ def _recorded_events(events: Events, traced: TracedMessages, total: float) -> Ev
     """
     table = events.paths.messages
     keys = _message_keys(table.step, table.src, table.dst)
+    # `number`: for each traced part its recorded message; `place`: for each message of the plan its place in `recorded`
     recorded, number = np.unique(_message_keys(traced.step, traced.src, traced.dst), return_inverse=True)
     place = np.minimum(np.searchsorted(recorded, keys), len(recorded) - 1)
     matched = recorded[place] == keys
@@ -133,7 +134,8 @@ def _pack_events(events: Events, total: float, critical: Longs | Sequence[int]) 
     pack = pack_times(
         table.step[order], table.src[order], table.dst[order], start[order], landed[order], table.share[order]
     )
-    # The rows of each message, and its kind: 0 for copies, 1 for reductions, 2 for both.
+    # The rows of each message, and its kind: 0 for copies, 1 for reductions, 2 for both. `of_row`: the message of each
+    # row of the schedule.
     by_message = np.argsort(number[table.of_row], kind="stable")
     first = pointers(number[table.of_row][by_message], len(table))
     reductions = np.add.reduceat(schedule.op[by_message], first[:-1], dtype=np.int64) if len(table) else first[:0]

@@ -27,11 +27,12 @@ def least_hidden_bend(
     That is the first whose curve passes by all obstacles, else the one that overlaps them least at `samples` points.
     Obstacles are circles with these centres and radii. O(bends * samples * obstacles).
     """
-    normal = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)
-    t = np.linspace(0, 1, samples)[1:-1, None]
-    best, least_overlap = (side, start), math.inf
+    normal = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)  # to the left; y is down
+    t = np.linspace(0, 1, samples)[1:-1, None]  # without the ends
+    best, least_overlap = (side, start), math.inf  # replaced by the first bend
     for bend in bends:
         control = (start + end) / 2 + normal * (side + bend)
+        # per sample and obstacle, the distance from its rim; below 0 within it
         gaps = np.linalg.norm(curve_points(start, control, end, t)[:, None] - centres[None], axis=2) - radii
         overlap = float(np.maximum(-gaps, 0).sum())
         if overlap < least_overlap:
@@ -85,5 +86,6 @@ def arrow_head(tip: Floats, before: Floats, size: float) -> str:
 
 
 def curve_path(curve: Curve) -> str:
+    """Return the curve as the path of an SVG element."""
     (ax, ay), (mx, my), (bx, by) = curve
     return f"M{ax:.1f} {ay:.1f} Q{mx:.1f} {my:.1f} {bx:.1f} {by:.1f}"

@@ -59,6 +59,7 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
             best.setdefault(number, COLOURS[len(best) % len(COLOURS)])
     timed = [i for i, c in enumerate(candidates) if c.seconds]
     baseline_planners, max_size = tuning.baselines.get(kind, ()), tuning.sizes[-1]
+    # the number of the candidate that stands for NCCL; -1: none
     # among equals, prefer a candidate that is best somewhere: one line then shows both
     nccl = min(
         (i for i in timed if candidates[i].planner in baseline_planners),
@@ -120,6 +121,7 @@ def _draw_line(frame: Frame, times: Mapping[int, float], style: str, candidate: 
 
 
 def _draw_axes(frame: Frame, height: float) -> list[str]:
+    """Draw grid lines with labels, and the title of the x axis at the bottom of the picture, `height`."""
     bottom, right = frame.top + frame.height, frame.left + frame.width
     out = []
     for value, text in _y_ticks(frame):
@@ -152,6 +154,7 @@ def _y_ticks(frame: Frame) -> list[tuple[float, str]]:
         for mantissa in mantissas:
             value = mantissa * 10.0**decade
             if frame.min_y - ROUNDING <= math.log10(value) <= frame.max_y + ROUNDING:
+                # a little more: if 10.0**-6 is rounded down, it would be written as 1000 ns
                 ticks.append((value, format_seconds(value * (1 + 1e-12))))
     return ticks
 

@@ -15,7 +15,7 @@ from antiphon.errors import Missing
 ZOOM = 3  # 288 pixels per inch
 LONGEST = 12_000  # pixels of the longer side: larger pictures are zoomed less
 _NEEDS = ("resvg_py", "pymupdf_fonts")
-_FONTS = {"regular.ttf": "notos", "bold.ttf": "notosbo"}
+_FONTS = {"regular.ttf": "notos", "bold.ttf": "notosbo"}  # file to write -> code of the font in pymupdf_fonts
 
 
 def check_png() -> None:
