@@ -219,7 +219,8 @@ def declared_options(function: Callable[..., Any]) -> Mapping[str, tuple[Any, Op
     except NameError:  # a package annotates with names that only type checkers import
         return {}
     annotated = {name: get_args(hints[name]) for name in keyword_parameters(function) if name in hints}
-    return {name: (args[0], args[1]) for name, args in annotated.items() if args and isinstance(args[-1], Option)}
+    # Annotated[TYPE, Option(...)]
+    return {name: (args[0], args[-1]) for name, args in annotated.items() if args and isinstance(args[-1], Option)}
 
 
 def refuse_unknown_options(

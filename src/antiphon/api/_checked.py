@@ -164,6 +164,7 @@ def several(check: Check) -> Check:
     """Return a check that applies `check` to one value or to each of several, and returns a list."""
 
     def check_all(value: Any, name: str) -> list[Any]:
+        # a longer list is cut: a bound on this work, as no function takes so many
         values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value[:MAX_ITEMS]
         return [check(item, name) for item in values]
 

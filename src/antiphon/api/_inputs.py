@@ -87,7 +87,9 @@ def plans(
         return {value.collective.kind: value}
     if isinstance(value, Frontier):
         return {value.collective.kind: value.plan()}
-    mapping = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_own_type(value) else None
+    mapping: Any = value
+    if not isinstance(value, Mapping):  # a result of `tune` has its plans as an attribute
+        mapping = getattr(value, "plans", None) if is_own_type(value) else None
     if not isinstance(mapping, Mapping) or not all(isinstance(plan, Plan) for plan in mapping.values()):
         raise Invalid(f"{name}: expected a Plan, its file, or a result of plan, tune or load, got {quote(value)}")
     if not mapping:

@@ -28,7 +28,7 @@ def old_search_options(function: Callable[P, R]) -> Callable[P, R]:
         options: dict[str, Any] = dict(kwargs)
         keywords = {name: options.pop(name) for name in FIELDS if name in options}
         if keywords:
-            values = {name: value for name, value in keywords.items() if value is not None}
+            values = {name: value for name, value in keywords.items() if value is not None}  # None: the default
             keywords_text = ", ".join(f"{name}=..." for name in keywords)
             warn_old(f"antiphon.{function.__name__}(..., {keywords_text})", f"search=antiphon.Search({keywords_text})")
             search = as_search(options.get("search"))

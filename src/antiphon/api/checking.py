@@ -96,9 +96,9 @@ def check(
         with suppress(Unsupported):  # as `export` does, take runners-up for the schedules that cannot be written
             verified, notes = replace_unwritable(verified, rules.format, format_options(rules))
             rows = check_plan(verified, rules, call)
-            rows[0]["findings"] += [Finding("note", note).as_json() for note in notes]
+            rows[0]["findings"] += [Finding("note", note).as_json() for note in notes]  # there is at least one row
     finding = note_several_files(rows)
-    if finding is not None:
+    if finding is not None:  # at least two files run
         next(row for row in rows if row["runs"])["findings"].append(finding)
     return rows
 

@@ -74,7 +74,9 @@ def status() -> list[Row]:
     Returns
     -------
     list of dict
-        A row per lab.
+        A row per lab: `name`, `topology`, `ranks`, `namespaces`, `links`, `scale`, `slowest` and `fastest` (bits per
+        second of links), `reachable` (whether all ranks reach each other), `keeper` and `owner` (processes; None: it
+        stays up).
     """
     from antiphon.runtimes.lab import lab
 

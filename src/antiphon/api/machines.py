@@ -219,6 +219,7 @@ def degrade(
     """
     from antiphon.topologies.degraded import degrade_machine
 
+    # `public` has made a list of `drop_links` and a dictionary of `slow`
     return degrade_machine(
         _inputs.machine(topology), drop_links=drop_links or (), slow=slow or {},  # type: ignore[arg-type]
         drop_ranks=drop_ranks or (), fraction=fraction, seed=seed, drop_nics=drop_nics or (), of=of,

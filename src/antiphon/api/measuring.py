@@ -399,15 +399,16 @@ def tune(  # noqa: PLR0913
 
     search = as_search(search)
     unsupported = {"shortlist": search.shortlist, "failures": search.failures, "counts": search.counts is not None}
-    for name in (name for name, value in unsupported.items() if value):
-        raise Invalid(f"{name}: cannot be combined with measuring; leave it out")
+    for name, is_set in unsupported.items():
+        if is_set:
+            raise Invalid(f"{name}: cannot be combined with measuring; leave it out")
     if search.plans and library_only:
         raise Invalid(
             "plans: cannot be combined with library_only, which chooses among algorithms of MPI; leave one of them out"
         )
     if (on is None) == (logs is None):
         raise Invalid("tune: pass either on=, where to measure, or logs=, a folder of logs of nccl-tests")
-    # checked here, since the command of a lab is a list of words
+    # checked here, as `public` checks by name, and `command` of `lab.command` is a list of words
     if text(command, "command") and logs is None:
         raise Invalid("command: writes logs; pass logs=, a folder for them, too")
     machine = _inputs.machine(topology)
@@ -425,11 +426,14 @@ def tune(  # noqa: PLR0913
             target, machine, logs, command=command, model=model or "alpha-beta", profile=profile, planners=planners,
             progress=progress, **options,
         )  # fmt: skip
+    # those left out (None) have the defaults of the function that is called
     options |= {name: value for name, value in {
         "factor": factor, "few": shortlisted, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
         "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale, "library": library,
     }.items() if value is not None}  # fmt: skip
-    sizes: Any = "" if nbytes is None else nbytes if isinstance(nbytes, str | Sequence) else [nbytes]
+    sizes: Any = ""  # the default of the function that is called
+    if nbytes is not None:
+        sizes = nbytes if isinstance(nbytes, str | Sequence) else [nbytes]
     measure = tune_library if library_only or on == "nccl" else tune_measured
     if on == "nccl":
         from antiphon.runtimes.measure.nccl_choose import NcclRaces, list_planners

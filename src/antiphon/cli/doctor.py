@@ -26,12 +26,12 @@ def doctor_command() -> None:
 
 def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     """Return what to try first, the ways to use Antiphon on this machine, then what is on it."""
-    # those that work here come first, and checking logs works everywhere
     processors, gpus, workflows = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
     memory = f", {inventory['memory'] / 1e9:.0f} GB" if inventory["memory"] else ""
     summary = f"{counts}; {processors['allowed']} processors{memory}"
+    # workflows that work here come first, and one works everywhere (checking logs)
     lines = paragraph(one_line(f"{summary}. Try first: {workflows[0]['route']}"), "", "  ")
     for number, row in enumerate((row for row in workflows if row["works"]), 1):
         lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", "", "   ")]

@@ -149,7 +149,8 @@ def loggp_command(
         check_outputs({"--into": into})
         out = [into]
     base = as_profile(into) if into is not None else None
-    gamma = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)  # seconds per byte combined
+    # seconds per byte combined; by default combining costs nothing
+    gamma = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)
     result = fitting.loggp(measurements)
     title = name or _file_stem(*out, measurements)
     missing = list_missing_loggp_figures(result)
@@ -179,7 +180,7 @@ def lowering_command(
 
 
 def _file_stem(*paths: Path) -> str:
-    """Return the name of a profile: that of the first file, without its endings."""
+    """Return the name of a profile: that of the first of these files, without its endings."""
     return paths[0].name.partition(".")[0]
 
 
@@ -209,7 +210,7 @@ def _known_parameters(known_texts: Mapping[str, str], memory: Path | None = None
 
 def _seconds_per_byte(text: str, option: str) -> float:
     """Parse a cost in seconds per byte; beta may also be a bandwidth."""
-    if option == "--known beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
+    if option == "--known beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):  # GB/s, Gbps
         return float(1 / parse_bandwidth(text, option))
     seconds = exact(text, option)
     if not 0 <= seconds <= Fraction(1):

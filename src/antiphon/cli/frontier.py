@@ -49,10 +49,12 @@ def frontier_command(
     target, machine = arg.request(coll, topo, root, only, ranks)
     out = sort_outputs("frontier", output, {"--certificate": certificate})["plan"]
     planner, options = arg.split_options(planner, "--planner")
+    # options of the planner on the command line, parameters of their own in Python
     limits = {key: options.pop(key) for key in ("k", "steps", "memory") if key in options}
     if "memory" in limits:
-        limits["memory"] = float(exact(str(limits["memory"]), "option memory"))
+        limits["memory"] = float(exact(str(limits["memory"]), "option memory"))  # GiB; 1.5 is still a text
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
+    # tell: lines that may be overwritten; keep: lines that stay
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
         if planner == "sccl" and target.kind in _SEARCH_NOTES:
             keep(_SEARCH_NOTES[target.kind])

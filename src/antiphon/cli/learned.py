@@ -65,7 +65,7 @@ def learned_text(lines: Sequence[LearnedLine]) -> str:
     head = ["", "collective", "ranks", "root", "nbytes", "candidate", "takes", "least", "most", "samples"]
     cells = []
     for line in lines:
-        call = [line.collective, str(line.ranks), dash(line.root if line.root >= 0 else None, str)]
+        call = [line.collective, str(line.ranks), dash(line.root if line.root >= 0 else None, str)]  # -1: no root
         times = map(format_seconds, (line.seconds, line.low, line.high))
         mark = "*" if line.chosen else ""
         cells.append([mark, *call, format_size(line.nbytes), line.name, *times, str(line.samples)])

@@ -153,6 +153,7 @@ def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> li
         algorithm, ratio, planner = "own choice", None, "-"
         if row["measured"]:
             name, parameters = row["library"]["algorithm"], row["library"]["parameters"]
+            # `number`: the library's number of the algorithm, which its name says, too
             shown = {key: value for key, value in parameters.items() if key != "number" and value}
             algorithm = algorithm if name == "default" else f"{name} {options_text(shown)}".strip()
             ratio, planner = row["library_over_default"], _planner_text(row)

@@ -26,7 +26,12 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
     report a problem always stay.
     """
     if not sys.stderr.isatty():
-        yield lambda text: say(text) if _is_problem(text) or (log and text.startswith("trying ")) else None, say
+
+        def print_in_log(text: str) -> None:
+            if _is_problem(text) or (log and text.startswith("trying ")):
+                say(text)
+
+        yield print_in_log, say
         return
     from rich.console import Console
     from rich.markup import escape
@@ -37,7 +42,13 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
         def keep(text: str) -> None:
             console.print(text, markup=False)
 
-        yield lambda text: keep(text) if _is_problem(text) else status.update(escape(text)), keep
+        def show(text: str) -> None:
+            if _is_problem(text):
+                keep(text)
+            else:
+                status.update(escape(text))
+
+        yield show, keep
 
 
 class ThrottledLog:

@@ -37,7 +37,8 @@ def rows_text(rows: Sequence[Row]) -> str:
     fitted, _ = fitted_rows(head, cells, least_useful=(f"algbw {unit}", "over predicted", f"busbw {unit}"))
     lines = [line for row in fitted for line in row]
     choices = [f"  {line}" for line in choice_lines(rows)]
-    return "\n".join([*lines, *choices, *(_lab_notes(rows) if "links" in rows[0] else [])])
+    notes = _lab_notes(rows) if "links" in rows[0] else []  # only rows of a lab have the loads of links
+    return "\n".join([*lines, *choices, *notes])
 
 
 def choice_lines(rows: Sequence[Row]) -> list[str]:
@@ -50,7 +51,7 @@ def choice_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _choice_text(choice: Mapping[str, Any]) -> str:
-    """Return a launch configuration of the GPU engine as text.
+    """Return a launch configuration of the GPU engine as text. `tables`: the variant of the kernel; "plain": the usual.
 
     >>> _choice_text({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
     'one kernel, 8 lanes, 4 rounds'

@@ -92,6 +92,7 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     entry = plan.entries[-1]
     memory_and_incast = reached_json(entry.schedule, plan.topology)  # beside the least that any schedule needs
     planner_figures = dict(findings_or_empty(entry.schedule))  # what the planner itself reports, by its own names
+    # keys are stable: those that not every plan claims have a default before the claims
     return {
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
         "stopped": None, **entry.claims, **_unjoined_gap(plan), **memory_and_incast,

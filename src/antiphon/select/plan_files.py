@@ -175,7 +175,8 @@ def _decode_plans(rows: Mapping[str, msgspec.Raw], data: bytes, where: str) -> d
     plans: dict[str, Plan] = {}
     for kind, raw in rows.items():
         with within(f"{where}.{quote(kind)}"):
-            plan = loads(bytes(raw), "plan", outer=data, warn=not plans)  # warn of the machine, the same for all, once
+            # `outer`: errors name lines of the whole file; `warn`: of the machine, which is the same for all, once
+            plan = loads(bytes(raw), "plan", outer=data, warn=not plans)
             if not isinstance(plan, Plan):
                 raise Invalid(f"holds a {type(plan).__name__.lower()}; a plan is needed here")
             if plan.collective.kind != kind:

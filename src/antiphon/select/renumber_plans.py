@@ -41,6 +41,7 @@ def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labe
     new_number = np.empty(machine.nodes, np.int64)  # by node of the plan's machine
     new_number[np.argsort(plan_numbers)] = np.argsort(machine_numbers)
     links = _match_links(relabel_machine(plan.topology, new_number), machine)
+    # ranks are the first nodes, and correspond to ranks
     entries = tuple(
         replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks], links)) for entry in plan.entries
     )
@@ -64,7 +65,7 @@ def label_machine(machine: Topology, collective: Collective) -> Labelling:
 def _match_links(renumbered: Topology, machine: Topology) -> Ints:
     """Return for each link of `renumbered` its number in `machine`, which has the same links in another order.
 
-    Links with equal keys are interchangeable.
+    Links with equal keys are interchangeable, as far as the key shows; the caller verifies every schedule.
     """
     numbers: dict[object, list[int]] = {}
     for link, key in enumerate(_link_keys(machine)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from operator import itemgetter
 
 from antiphon.cost.nccl.accuracy import is_within_error
 from antiphon.select.candidate import Range
@@ -55,7 +54,7 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
     'from 1KB to 8KB and from 16KB to 32KB'
     """
     spans = []
-    for is_left, group in groupby(ranges, itemgetter(2)):
+    for is_left, group in groupby(ranges, lambda start_stop_left: start_stop_left[-1]):
         if not is_left:
             starts, stops, _ = zip(*group, strict=True)
             start, stop = starts[0], stops[-1]
@@ -85,7 +84,7 @@ def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
         text += ": optimal" if largest == 1 else f": within {largest:.3g}x of the lower bound"
         text += f", optimal at {format_size(ranges[-1].at)}" if ranges[-1].gap == 1 and largest > 1 else ""
     speedups = [r.speedup for r in ranges if r.speedup is not None]
-    if speedups and stand_ins and max(speedups) != 1:
+    if speedups and stand_ins and max(speedups) != 1:  # 1: the best plan is that of a stand-in
         over = " or ".join(stand_ins)
         text += f"; up to {max(speedups):.3g}x over {over}" if max(speedups) > 1 else f"; {over} is faster"
     return text

@@ -58,7 +58,7 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     """Return one row of `list_entries`, with defaults of options (null: automatic) and the function's docstring."""
     entry = find(kind, name)
     function = entry.load()
-    # the command's own option --profile gives it
+    # a model's parameter `profile` is set by the option --profile of commands, not in the name of the model
     options = [p for p in entry.options.values() if p.name != "profile"]
     defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
     required = [p.name for p in options if p.default is p.empty]

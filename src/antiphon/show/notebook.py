@@ -56,7 +56,7 @@ def _(bound: Bound) -> str:
     rows = [["latency", steps, ""], ["bandwidth", f"{rate} algbw", f"R/C = {bound.inverse}; {bound.note}"]]
     # The bound without the help of switches, if it is another one.
     if bound.unaided is not None and bound.without_switches not in (None, bound.bytes_per_second):
-        unaided = format_bandwidth(bound.without_switches or 0)
+        unaided = format_bandwidth(bound.without_switches or 0)  # it is not None here; `or` is for the type checker
         rows.append([conditions_text(bound.unaided.assumes), f"{unaided} algbw", f"R/C = {bound.unaided.inverse}"])
     return _page([f"No schedule takes fewer than {steps}, or moves more than {rate}"], _table(["", "bound", ""], rows))
 
@@ -67,7 +67,7 @@ def _(plan: Plan) -> str:
     verdict = f"{plan.collective.title} on {plan.topology.name}: {words.plural(len(plan.entries), 'range')} of sizes"
     rows = []
     for entry in plan.entries:
-        gap = entry.claims.get("gap", entry.claims.get("bandwidth_gap"))
+        gap = entry.claims.get("gap", entry.claims.get("bandwidth_gap"))  # of a plan that was not tuned the latter only
         figures = [str(entry.claims.get(name, "-")) for name in ("steps", "chunks", "transfers")]
         ends = format_ends(entry.start, entry.stop)
         name = str(entry.claims.get("planner", "your own"))

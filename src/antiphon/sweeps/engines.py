@@ -64,12 +64,12 @@ def _in_processes(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
                     del remaining[futures[future]]
-            except BrokenProcessPool:
+            except BrokenProcessPool:  # a process was killed: new ones do the jobs that remain
                 continue
-            except BaseException:
+            except BaseException:  # Ctrl-C: the pool must not begin jobs that wait
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return
+        return  # all are done
     raise NotFound(f"workers were killed {RETRIES + 1} times; {len(remaining)} cells are not planned")
 
 
@@ -114,6 +114,7 @@ def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
         import distributed
     except ImportError:
         raise Missing("engine dask: needs Dask; pip install 'antiphon[dask]'") from None
+    # no daemons, as these may not start processes, and a planner may need one of its own
     settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.worker.daemon": False}
     with dask.config.set(settings):
         try:
@@ -121,6 +122,7 @@ def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
         except (OSError, ValueError) as error:
             raise NotFound(f"engine dask: {address}: {_first_line(error)}") from None
         with client:
+            # pure=False: Dask hashes no arguments to find equal jobs, as these are distinct
             numbers = {client.submit(plan_cell, *job, pure=False): number for number, job in jobs.items()}
             try:
                 for future in distributed.as_completed(list(numbers)):
@@ -132,10 +134,12 @@ def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
 
 
 def _local_dask() -> dict[str, Any]:
+    """Return the options of a Dask cluster that is started here."""
     return {"n_workers": available_processors(), "threads_per_worker": 1, "dashboard_address": None}
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error that has text, else the name of its class."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -307,7 +307,7 @@ def trace_page(traced: TracedMessages) -> dict[str, Any]:
                     f"{format_seconds(total)} for {format_size(traced.nbytes)}; the last is from {end}",
         "facts": [f"the run of median time, of {runs}"] if runs else [],
         "model": f"times {traced.label}",
-        "machine": machine_json(machine) | {"speeds": [], "latencies": []},
+        "machine": machine_json(machine) | {"speeds": [], "latencies": []},  # a trace does not state them
         "groups": [group],
         "notes": ["A trace names no machine: a line joins two ranks that exchange messages."],
         "definitions": {},

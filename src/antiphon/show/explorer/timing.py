@@ -85,6 +85,7 @@ def _recorded_events(events: Events, traced: TracedMessages, total: float) -> Ev
     first, last = np.full(len(recorded), np.inf), np.zeros(len(recorded))
     np.minimum.at(first, number, traced.start)
     np.maximum.at(last, number, traced.landed)
+    # without times of uses, a link counts as in use while its messages are sent
     scale, no_times = float(traced.landed.max()) / total if total else 0.0, np.empty(0)
     return replace(
         events, start=np.where(matched, first[place], events.start * scale),

@@ -97,6 +97,7 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460) -> str
     for _, i, role, colour in sorted(styles):
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         stroke_width = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
+        # data-c: the number of the candidate
         style = f'{dash} stroke="{colour}" stroke-width="{stroke_width}" data-c="{i}"'
         lines.append(_draw_line(frame, candidates[i].seconds, style, candidates[i]))
     if bound is not None:
