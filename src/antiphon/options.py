@@ -59,6 +59,7 @@ class Option:
         return value
 
     def _check_number(self, name: str, value: object, is_whole: bool) -> None:
+        """Raise Invalid unless the value is a number in the range; a whole one must be an int, not a text."""
         try:
             number = None if isinstance(value, bool) else Fraction(str(value))
         except (ValueError, ZeroDivisionError):

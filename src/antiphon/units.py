@@ -204,6 +204,7 @@ def parse_seconds(value: int | float | str, label: str = "time", bare: bool = Fa
 
 
 def _with(value: str, *units: str) -> str:
+    """Return the value with each of these units, as an example: "25GB/s or 25Gbit/s"."""
     return " ".join(value.strip() + unit for unit in units)
 
 

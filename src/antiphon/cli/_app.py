@@ -49,7 +49,7 @@ NAMES_ELSEWHERE = {
 _WRITE_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
-def _print_version(value: bool) -> None:
+def _print_version(value: bool) -> None:  # typer calls it also where the option is not used, as the two below
     if value:
         print(f"antiphon {__version__}")
         raise typer.Exit

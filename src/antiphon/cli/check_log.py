@@ -84,6 +84,7 @@ def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _title(run: Mapping[str, Any]) -> str:
+    """Return a run in words: collective, ranks, and the library, or the program where the log names no library."""
     program = run["library"] or run["program"]
     return f"{run['collective']} of {run['ranks']} ranks ({program})"
 

@@ -64,6 +64,7 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _speed_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of the columns SPEEDS."""
     return [f"{row['algbw'] / 1e9:.3f}", f"{row['busbw'] / 1e9:.3f}"]
 
 

@@ -38,6 +38,7 @@ class WithNamelessCommand(typer.core.TyperGroup):
     `allreduce` as its argument. The help of the group is that of the nameless command, and lists the others.
     """
 
+    # typer calls these methods; each changes one behaviour of its base class
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
             args = [PLANS, *args]
@@ -48,6 +49,7 @@ class WithNamelessCommand(typer.core.TyperGroup):
         return inner.get_help(type(ctx)(inner, parent=ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name as usage lines show it (none for the nameless command), the command and its words."""
         name, command, rest = super().resolve_command(ctx, args)
         return (None if name == PLANS else name), command, rest
 

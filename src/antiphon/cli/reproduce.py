@@ -113,6 +113,7 @@ def _frontier_lines(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_point(row: dict[str, Any]) -> bool:
+    """Return whether a row that is no frontier is a point (C, S, R)."""
     return "chunks" in (row["published"] or row["ours"] or {})
 
 

@@ -109,6 +109,7 @@ def tune_with_store(
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:
+    """Return what --json prints for a plan of a store."""
     rows = [
         {
             "nbytes": row.nbytes, "planner": row.planner, "seconds": row.seconds, "gap": row.gap,

@@ -336,4 +336,5 @@ def _refusals(tuning: Tuning) -> list[str]:
 
 
 def _strip_planner(reason: str, planner: str) -> str:
+    """Return a reason without the planner that it begins with, so that planners with the same reason share a line."""
     return reason.removeprefix(f"planner {planner}").removeprefix(":").strip()

@@ -58,7 +58,7 @@ AT_WORK = "still at work"  # begins the progress lines about candidates that are
 BEST_SO_FAR = "best so far"  # in progress lines once there is a result
 NCCL_STAND_IN = "what NCCL would do here"  # in notes, if its choice is unknown and planners stand for it
 RUNNERS_UP = 5  # candidates listed beside the best of a range
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]  # (tasks done, their total, what is done now and the best so far)
 
 
 class Ledger:
@@ -90,10 +90,12 @@ class Ledger:
         self.library_refused = ""
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
         self.compare, self.shortlist = compare, shortlist
+        # by collective; `bounds` on the machine as it is, which plans claim, `limits` with the figures of the profile
         self.bounds: dict[str, Bound] = {}
         self.limits: dict[str, Limit] = {}
-        self.evaluations: dict[Key, Evaluation] = {}
-        self.planner_options: dict[Key, Mapping[str, Any]] = {}
+        self.evaluations: dict[Key, Evaluation] = {}  # of all schedules so far, also those that cannot win
+        self.planner_options: dict[Key, Mapping[str, Any]] = {}  # the options that the planner reports
+        # by collective, those that can still win
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
         # by collective: the least time so far for the greatest size, and its planner; the least times so far by size
         self.leads: dict[str, tuple[float, str]] = {}
@@ -155,7 +157,7 @@ class Ledger:
                 message.by_profile, machine, target, message.latency, context.model_name, message.times
             )
             if self.library is not None:
-                # from now on its predictions must not be below the bound
+                # from now on its predictions must not be below the bound: that without the profile, which they lack, too
                 self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
                 self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
@@ -354,11 +356,12 @@ class Ledger:
         distance = ""
         if kind in self.limits:
             gap_of = {size: self.limits[kind].gap(size, s) for size, s in zip(sizes, self.fastest[kind], strict=True)}
-            known = {size: gap for size, gap in gap_of.items() if gap is not None}
-            if sizes[-1] in known:
-                worst_size = max(known, key=lambda size: (known[size], -size))  # of equal gaps, at the smallest size
-                distance = f", {known[sizes[-1]]:.3f} times the bound"
-                distance += f"; at {format_size(worst_size)} {known[worst_size]:.2f} times"
+            gaps_by_size = {size: gap for size, gap in gap_of.items() if gap is not None}
+            if sizes[-1] in gaps_by_size:
+                # of equal gaps, that at the smallest size
+                worst_size = max(gaps_by_size, key=lambda size: (gaps_by_size[size], -size))
+                distance = f", {gaps_by_size[sizes[-1]]:.3f} times the bound"
+                distance += f"; at {format_size(worst_size)} {gaps_by_size[worst_size]:.2f} times"
         return f" ({BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
@@ -604,4 +607,5 @@ def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) ->
 
 
 def name_of(profile: Profile | None) -> str | None:
+    """Return the name by which results state a profile; None without one."""
     return None if profile is None else profile.name or "(unnamed)"

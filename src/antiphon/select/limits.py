@@ -247,6 +247,7 @@ def _link_loss(
 
 
 def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:
+    """Return the shared limits that have less bandwidth than on the intact machine, by their names."""
     after = {limit.name: limit.bandwidth for limit in degraded.limits}
     return [
         LinkLoss(
@@ -284,6 +285,7 @@ def compare_bounds(
 
 
 def _limit_or_none(topology: Topology, collective: Collective) -> Limit | None:
+    """Return the bounds of a collective; None if its ranks do not reach each other, or it is too large for a bound."""
     try:
         return Limit.of(bound(topology, collective), topology, collective)
     except (Invalid, Unsupported):

@@ -57,6 +57,7 @@ def check_runs(runs: Sequence[BenchmarkRun], topology: Topology, request: str = 
 
 
 def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str, Any]:
+    """Return the row of a run; a run that cannot be compared has no rows of sizes."""
     copied_fields = ("program", "version", "library", "gpu", "environment", "signs")
     result: dict[str, Any] = {"collective": run.kind, "ranks": run.ranks or topology.ranks}
     result |= {name: getattr(run, name) for name in copied_fields}
@@ -164,6 +165,7 @@ def _size_row(
 
 
 def _size_verdict(row: Mapping[str, Any], max_normal_ratio: float) -> str:
+    """Return the verdict on one size in words; normal are times from 1 / max_normal_ratio of the predicted time on."""
     if row["wrong"]:
         return "wrong result"
     if row["share"] and row["share"] > 1 / IMPOSSIBLE:

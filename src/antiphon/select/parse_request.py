@@ -91,6 +91,7 @@ def _connected_ranks(topology: Topology, root: int | None) -> tuple[int, ...]:
 
 
 def _rank_numbers(ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return ranks as ints, NumPy's included."""
     try:
         return tuple(operator.index(rank) for rank in ranks)
     except TypeError:

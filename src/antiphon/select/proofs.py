@@ -394,4 +394,5 @@ def _schedule_point(schedule: Schedule, topology: Topology) -> str:
 
 
 def _point_text(schedule: Schedule, used_rounds: int) -> str:
+    """Return (C, S, R) as text."""
     return f"({schedule.chunks_per_rank}, {schedule.steps}, {used_rounds})"

@@ -125,6 +125,7 @@ def replay(ledger: Ledger, path: Path) -> bool:
 
 
 def _planner_tasks(ledger: Ledger) -> set[int]:
+    """Return the indices of the tasks that try a planner; the others compute bounds."""
     return {task.index for task in ledger.pending if task.entry is not None}
 
 

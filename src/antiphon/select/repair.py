@@ -60,6 +60,8 @@ ANY_MACHINE = ("trees", "relay")  # planners for degraded machines, if the plan'
 
 
 class _Candidate(NamedTuple):
+    """A schedule that may take the place of the old one."""
+
     schedule: Schedule  # for the degraded machine
     kept_transfers: int  # of the old schedule; 0 if it is planned anew
 

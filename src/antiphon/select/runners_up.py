@@ -137,6 +137,7 @@ def _list_runners_up(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _name_of(row: Mapping[str, Any]) -> str:
+    """Return planner and options of an entry's claims, or of a runner-up, as text."""
     return name_with_options(str(row.get("planner")), row.get("options", {}))
 
 

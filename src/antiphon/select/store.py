@@ -447,6 +447,7 @@ def _digest(content: bytes, address: str) -> bytes:
 
 
 def _decode(data: bytes, address: str) -> _File:
+    """Return the content of an entry; Invalid if it was changed, belongs to another address, or cannot be read."""
     digest, _, content = data.partition(b"\n")
     if digest != _digest(content, address):
         raise Invalid("its content is not what was written there")

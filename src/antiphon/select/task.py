@@ -268,7 +268,7 @@ def _make_requests(context: Context, task: Task) -> list[Request]:
         sizes = (None, *_spaced_sizes(context.sizes, smallest, step)) if task.entry.can.sizes else (None,)
     request = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
-        seed=context.seed, effort=context.effort, nbytes=sizes[0], also=sizes[1:],
+        seed=context.seed, effort=context.effort, nbytes=sizes[0], also=sizes[1:],  # also: further sizes
     )  # fmt: skip
     return [request] if task.entry.is_builtin else [replace(request, nbytes=nbytes, also=()) for nbytes in sizes]
 

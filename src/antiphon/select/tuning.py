@@ -311,6 +311,7 @@ def settings(
     position = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
 
     def swept_order(item: tuple[Setting, tuple[float, ...]]) -> list[int]:
+        """Return the positions of a setting's values in the sweep, as a sort key of (setting, times)."""
         setting, _ = item
         return [position.get((key, type(v), v), 0) for key, v in setting]  # 0: a value that the planner chose itself
 

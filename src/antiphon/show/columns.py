@@ -43,6 +43,7 @@ def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float |
 
 
 def _four_digits(value: float) -> str:
+    """Return a number with four digits, or all digits of a larger one; never as 1.36e+04."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 

@@ -243,6 +243,7 @@ def _number_text(estimate: Estimate, value: float | None) -> str:
 
 
 def _interval_text(estimate: Estimate) -> str:
+    """Return the confidence interval; - if there is none, or if the user gave the value."""
     if estimate.low is None or estimate.high is None or estimate.state == "given":
         return "-"
     return f"{_number_text(estimate, estimate.low)} .. {_number_text(estimate, estimate.high)}"

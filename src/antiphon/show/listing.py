@@ -33,6 +33,7 @@ SHARED_PAGES = {
 
 
 def _page_of_planner(name: str) -> str:
+    """Return the documentation of a planner: its section of a shared page, or a page of its own."""
     for page, planners in SHARED_PAGES.items():
         if name in planners:
             return f"docs/planners/{page}.md#{name}"

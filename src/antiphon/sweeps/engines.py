@@ -100,6 +100,7 @@ def _on_ray(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
 
 
 def _ray_result(ray: Any, reference: Any) -> Result:
+    """Return the result of a task that has ended; NotFound if its workers were killed too often."""
     try:
         result: Result = ray.get(reference)
     except ray.exceptions.RayError as error:

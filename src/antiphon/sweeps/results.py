@@ -175,6 +175,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
 
 
 def _read_row(row: Mapping[str, str]) -> SizeFigures:
+    """Return the figures of one row; the lower bound follows from the gap. ValueError if a number is wrong."""
     seconds = float(row["seconds"])
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError("seconds must be a number above 0")
@@ -190,6 +191,7 @@ def check_table_format(path: str | os.PathLike[str]) -> None:
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
+    """Return the rows as a Parquet file."""
     import pyarrow
     import pyarrow.parquet
 
@@ -261,6 +263,7 @@ def shared_prefix(names: list[str]) -> str:
 
 
 def _figures(result: Result) -> tuple[SizeFigures, ...] | str:
+    """Return the figures of a cell, or why it has none."""
     return str(result) if isinstance(result, AntiphonError) else result.rows
 
 

@@ -106,6 +106,7 @@ class DrawnGraph:
         return are_ranks_leaves and sum(degree.values()) == 2 * (len(nodes) - 1) and self._is_connected(nodes)
 
     def _is_connected(self, nodes: Sequence[int]) -> bool:
+        """Return whether all of these nodes reach each other through these nodes alone."""
         inside, stack = set(nodes), [nodes[0]]
         inside.discard(nodes[0])
         while stack:

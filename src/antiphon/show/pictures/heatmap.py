@@ -22,6 +22,8 @@ from antiphon.units import format_seconds, format_size
 
 
 class Level(NamedTuple):
+    """A colour, for the cells that are slower than those of the level before."""
+
     max_ratio: float  # of a cell's seconds to the best of its column
     light: str  # the colour on light pages
     dark: str
@@ -127,6 +129,7 @@ def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_wid
 
 
 def _svg_head(width: float, height: float, themed: bool) -> list[str]:
+    """Return the beginning of the picture; `themed`: with dark colours for dark screens."""
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     shades = " ".join(f".hm-{i} {{ fill: {level.dark} }}" for i, level in enumerate(LEVELS))
     return [
@@ -244,6 +247,7 @@ def _draw_shapes(tuning: Tuning, panel: Panel) -> Iterator[str]:
 
 
 def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
+    """Return the tooltip of a cell. `size`: its column."""
     seconds, best = panel.seconds[row][size], panel.best[size]
     ratio = seconds / (panel.seconds[best][size] or seconds or 1.0)
     than = "the best" if row == best else f"{ratio:.3g} times the best ({options_text(dict(panel.rows[best]))})"

@@ -46,6 +46,8 @@ _FLAT = (120.0, 0.0)  # the same for more layers, which are drawn side by side
 
 
 class Frame(NamedTuple):
+    """The frame around a box, with the box's name."""
+
     x: float  # of the corner on the upper left
     y: float
     width: float
@@ -192,6 +194,7 @@ def _place_grid(graph: DrawnGraph, coordinates: dict[int, tuple[int, ...]]) -> D
 
 
 def _point_at(centre: Point, radius: float, angle: float) -> Point:
+    """Return a point of a circle."""
     x, y = centre
     return x + radius * math.cos(angle), y + radius * math.sin(angle)
 
@@ -253,6 +256,7 @@ def _place_rings(graph: DrawnGraph, switch: int, leaves: Sequence[int]) -> Drawi
 
 
 def _max_width(graph: DrawnGraph, nodes: Sequence[int]) -> float:
+    """Return the width of the widest of these nodes."""
     return 2 * max(half_width for half_width, _ in (graph.nodes[n].half for n in nodes))
 
 
@@ -401,6 +405,7 @@ class _FabricRows:
 
     @property
     def height(self) -> float:
+        """From the boxes above (without any, from the top of the picture) to the boxes below."""
         inner_height = (len(self.inner_levels) + 1) * _LEVEL
         return inner_height + (2 * self.outer_height if self.is_between else self.outer_height - _LEVEL * 0.5)
 
@@ -473,6 +478,7 @@ def _place_box_grid(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside: Se
 
 
 def _combine_drawings(graph: DrawnGraph, drawings: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
+    """Return one drawing of boxes that are at their places already, and of the switches between them."""
     position = {node: point for drawing in drawings for node, point in drawing.position.items()} | switches
     return fit_drawing(graph, position, [frame for drawing in drawings for frame in drawing.frames])
 

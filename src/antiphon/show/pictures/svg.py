@@ -75,10 +75,12 @@ def topology_svg(topology: Topology) -> str:
 
 
 def _text_width(text: str) -> float:
+    """Return about the width of a text in the legend, with a margin."""
     return 7.4 * len(text) + 20
 
 
 def kind_colours(graph: DrawnGraph) -> dict[str, str]:
+    """Return a colour for each kind of link; kinds without one of their own take _MORE_COLOURS in turn."""
     kinds = sorted({edge.kind for edge in graph.edges})
     unnamed = [kind for kind in kinds if kind not in _KIND_COLOURS]
     return {kind: _KIND_COLOURS.get(kind) or _MORE_COLOURS[unnamed.index(kind) % len(_MORE_COLOURS)] for kind in kinds}
@@ -172,6 +174,7 @@ def link_curves(graph: DrawnGraph, drawing: Drawing) -> list[tuple[DrawnEdge, tu
 
 
 def _link_title(graph: DrawnGraph, edge: DrawnEdge) -> str:
+    """Return the tooltip of a line: its ends, its kind, and its bandwidth in each direction that has one."""
     a, b = (_node_name(graph, node) for node in (edge.a, edge.b))
     if edge.symmetric:
         return f"{a} and {b}: {edge.kind}, {edge.speed()} each way"
@@ -211,8 +214,9 @@ def _draw_box(x: float, y: float, half_width: float, half_height: float, fill: s
 
 
 def _draw_text(position: Point, text: str, fill: str = "#111", size: int = 13) -> str:
-    where = f'x="{position[0]:.1f}" y="{position[1]:.1f}" text-anchor="middle" fill="{fill}" font-size="{size}"'
-    return f"<text {where}>{escape(text)}</text>"
+    x, y = position
+    attributes = f'x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{fill}" font-size="{size}"'
+    return f"<text {attributes}>{escape(text)}</text>"
 
 
 def _make_legend(graph: DrawnGraph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:

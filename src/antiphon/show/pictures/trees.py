@@ -148,6 +148,7 @@ def _rate_lines(schedule: Schedule, topology: Topology, limits: Bound | None) ->
 
 
 def _caption_text(share: int, data_trees: DataTrees, tree: DataTree) -> str:
+    """Return the share of the data that a tree carries, as a fraction, and its depth."""
     data = "its data" if data_trees.root >= 0 and data_trees.roots > 1 else "the data"
     share_text = f"all of {data}" if share == data_trees.total else f"{share}/{data_trees.total} of {data}"
     return f"{share_text}, {plural(tree.depth, 'step') if tree.shape == ANY else f'{tree.depth} deep'}"
