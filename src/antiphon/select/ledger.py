@@ -115,8 +115,10 @@ class Ledger:
         self.at_work: dict[int, float] = {}  # the tasks that run now, with the CPU seconds of each
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
-        """Return the test for tasks that are never skipped: those of required planners, and those that stand for NCCL,
-        which are more once its model was refused (`library_refused`, set later).
+        """Return the test for tasks that are never skipped: those of `required` planners, and of those that stand for
+        NCCL.
+
+        The latter are planners beside `names`, and all stand-ins once NCCL's model is refused (`library_refused`).
         """
         return lambda task: (
             task.planner in required
@@ -157,7 +159,7 @@ class Ledger:
                 message.by_profile, machine, target, message.latency, context.model_name, message.times
             )
             if self.library is not None:
-                # from now on its predictions must not be below the bound: that without the profile, which they lack, too
+                # from now on its predictions must not be below the bound; they use no profile: the nominal one counts
                 self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
                 self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
@@ -447,7 +449,7 @@ class Ledger:
             rests_on=dict(zip(sizes, prices.rests_on, strict=True)), figures=evaluation.figures,
             seconds_per_byte=evaluation.seconds_per_byte, may_win=task.planner in self.names,
             also=tuple({k.candidate: dict(self.tasks[k.candidate].options) for k in repeated_keys}.values()),
-            # seconds if switches only forward; empty (hence strict=False) if they do nothing else anyway
+            # seconds if switches only forward; empty, hence strict=False, without joints or without such a price
             alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),
         )  # fmt: skip
 

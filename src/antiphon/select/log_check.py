@@ -199,6 +199,7 @@ def _verdict(
     if diagnosis is None:
         return UNKNOWN, f"cannot tell: {reached}, but what is normal is not known ({why_not})"
     if diagnosis.verdict == SLOW:
+        # `slow`: the bands of sizes (small, large, ...) that are slow; `ratios`: measured / predicted time by band
         slowest_band = max(diagnosis.slow, key=diagnosis.ratios.__getitem__)
         where = f"slow at {' and '.join(diagnosis.slow)}: {diagnosis.ratios[slowest_band]:.2g} times the predicted time"
         why = "too few sizes" if len(rows) < LIMITS.min_points else "no single fault explains the log"

@@ -133,7 +133,7 @@ def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -
     if schedule.joint is not None and topology.abilities != old.abilities:
         return None
     paths = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    matched = match_links(old, topology)
+    matched = match_links(old, topology)  # by link of the intact machine its number here, -1 if it is gone
     used_routes = np.unique(paths.route[paths.route >= 0]).astype(np.int64)
     used_links = np.unique(paths.table.take(used_routes).links)
     if any(matched[link] < 0 or _is_slower(old, link, topology, matched[link]) for link in used_links.tolist()):
@@ -153,7 +153,10 @@ def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -
 
 
 def _is_slower(old: Topology, link: int, topology: Topology, link_now: int) -> bool:
-    """Return whether a link, or a shared limit that it is under, is slower than on the intact machine."""
+    """Return whether a link, or a shared limit that it is under, is slower than on the intact machine.
+
+    Limits correspond by name; as resources they are numbered after the links.
+    """
     limit_before = {old.limits[i - old.links].name: old.resources.bytes_per_second(i)
                     for i in old.resources.limits_of(link)}  # fmt: skip
     limits_now = topology.resources.limits_of(link_now)

@@ -294,7 +294,8 @@ def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuni
     members = {rank for each in collectives for rank in each.members}
     tunings: list[FailureTuning] = []
     for names, machine in classify_failures(intact.topology, of, collectives):
-        components = connected_parts(machine)
+        components = connected_parts(machine)  # the largest first
+        # a failure of a rank has its number as name
         remaining = members - {int(names[0])} if of == "ranks" else members
         is_connected = bool(components) and remaining <= {*components[0]}
         has_collectives = any(reduce_collective(each, machine) for each in collectives)  # not if all lost their root
