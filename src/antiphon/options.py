@@ -89,6 +89,7 @@ def parse_options(texts: Iterable[str], label: str, example: str) -> dict[str, s
 def plain_value(text: str) -> int | str:
     """Return an option's value as an int if it is a whole number, else as it is."""
     digits = text[1:] if text[:1] == "-" else text
+    # at most 18 digits, which 64 bits hold
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else text
 
 

@@ -196,6 +196,7 @@ def profile(value: Any, name: str) -> Any:
     return as_profile(path(value, name) if isinstance(value, os.PathLike) else value)
 
 
+# Maxima are far above what is useful, so that a wrong argument fails at once.
 CHECKS: Mapping[str, Check] = {
     "budget": seconds, "chunks": whole_number(1, 2**25), "collective": text,
     "compiler": text, "deterministic": yes_or_no, "drop_links": links_of, "drop_nics": links_of, "drop_ranks": ranks,

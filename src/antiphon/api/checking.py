@@ -83,7 +83,9 @@ def check(
     element = data_type(dtype)
     combine_of(op)  # raises Invalid for an unknown one
     rules = RUNTIMES[runtime]
-    call = ApplicationCall(size(nbytes, "nbytes"), element.itemsize, element.name, op, count, in_place, root)
+    call = ApplicationCall(
+        size(nbytes, "nbytes"), element.itemsize, dtype=element.name, op=op, ranks=count, in_place=in_place, root=root
+    )
     if _inputs.is_path(plan):
         name = name_of(_inputs.path(plan, "plan"))
         with reading(name):

@@ -84,6 +84,7 @@ def replay(  # noqa: PLR0913
     traces = [files] if _inputs.is_path(files) else files
     if not isinstance(traces, Sequence) or isinstance(traces, str | bytes):
         raise Invalid(f"files: expected several, got {quote(files)}")
+    # 2^20: no host has more
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or not 0 < cores <= 2**20):
         raise Invalid(f"cores: expected a whole number from 1, got {quote(cores)}")
     if progress is not None:
@@ -109,7 +110,7 @@ def replay(  # noqa: PLR0913
     else:
         plan_collective = _make_planner(machine, model, profile, planners)
         by_claims = not model and profile is None  # a measured table's times count, unless a model was asked for
-        ours = ByPlans(machine, plans, plan_collective, model, profile, by_claims, sizes)
+        ours = ByPlans(machine, plans, plan_collective, model, profile, by_claims=by_claims, sizes=sizes)
     result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
     return {"topology": machine and machine.name, **result.as_json()}
 

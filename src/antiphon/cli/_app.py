@@ -231,13 +231,14 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
     if isinstance(error, MemoryError):
         return reporter.fail(
             "Memory",
-            "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one", 2,
-        )  # fmt: skip
+            "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one",
+            exit_code=2,
+        )
     if isinstance(error, OSError):
         file_name = error.filename or ("stdout" if error.errno in _WRITE_ERRORS else "input or output")
         if file_name == "stdout":
             drop(sys.stdout)  # else Python would try to write it again at its end
-        return reporter.fail("System", f"{file_name}: {error.strerror or error}", 2)
+        return reporter.fail("System", f"{file_name}: {error.strerror or error}", exit_code=2)
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
@@ -246,4 +247,4 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
     if os.environ.get("ANTIPHON_DEBUG"):
         raise error
     message = f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)"
-    return reporter.fail("Internal", message, 70)  # EX_SOFTWARE of sysexits.h
+    return reporter.fail("Internal", message, exit_code=70)  # EX_SOFTWARE of sysexits.h

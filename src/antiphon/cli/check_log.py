@@ -63,14 +63,14 @@ def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the verdicts of all runs with their likely causes, then a table of sizes for each run."""
     lines = []
     for run in runs:
-        lines += paragraph(one_line(f"{_title(run)}: {run['text']}"), "", "  ")
+        lines += paragraph(one_line(f"{_title(run)}: {run['text']}"), first="", rest="  ")
         for number, cause in enumerate(run["causes"]):
             signs = f"the log says {', '.join(cause['evidence'])}; " if cause["evidence"] else ""
             text = f"{'or' if number else 'likely'}: {cause['text']} ({signs}misfit {cause['misfit']:.1f})"
-            lines += paragraph(one_line(text), "  ", "    ")
-            lines += paragraph(f"check: {cause['check']}", "    ", "      ")
+            lines += paragraph(one_line(text), first="  ", rest="    ")
+            lines += paragraph(f"check: {cause['check']}", first="    ", rest="      ")
         for note in run["notes"]:
-            lines += paragraph(one_line(f"note: {note}"), "  ", "    ")
+            lines += paragraph(one_line(f"note: {note}"), first="  ", rest="    ")
     for run in runs:
         if run["rows"]:
             lines += ["", *([f"{_title(run)}"] if len(runs) > 1 else []), *_size_table(run["rows"])]
@@ -118,7 +118,7 @@ def comparison_lines(result: Mapping[str, Any]) -> list[str]:
     for title, entry in zip(titles, result["collectives"], strict=True):
         before, after = entry["libraries"]
         versions = f" ({before} to {after})" if before and after and before != after else ""
-        lines += paragraph(one_line(f"{title}{versions}: {entry['text']}"), "", "  ")
+        lines += paragraph(one_line(f"{title}{versions}: {entry['text']}"), first="", rest="  ")
     for title, entry in zip(titles, result["collectives"], strict=True):
         rows = entry["rows"]
         family = size_family(row["nbytes"] for row in rows)
@@ -132,4 +132,4 @@ def comparison_lines(result: Mapping[str, Any]) -> list[str]:
         ]  # fmt: skip
         lines += ["", *([title] if len(titles) > 1 else [])]
         lines += table(["nbytes", f"before {unit}", f"after {unit}", "time", "beyond noise"], cells)
-    return [*lines, *(line for note in result["notes"] for line in paragraph(note, "  ", "  "))]
+    return [*lines, *(line for note in result["notes"] for line in paragraph(note, first="  ", rest="  "))]

@@ -32,9 +32,9 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     memory = f", {inventory['memory'] / 1e9:.0f} GB" if inventory["memory"] else ""
     summary = f"{counts}; {processors['allowed']} processors{memory}"
     # workflows that work here come first, and one works everywhere (checking logs)
-    lines = paragraph(one_line(f"{summary}. Try first: {workflows[0]['route']}"), "", "  ")
+    lines = paragraph(one_line(f"{summary}. Try first: {workflows[0]['route']}"), first="", rest="  ")
     for number, row in enumerate((row for row in workflows if row["works"]), 1):
-        lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", "", "   ")]
+        lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", first="", rest="   ")]
         lines += [f"   {command}" for command in row["commands"]]
     missing = [[row["route"], f"needs {row['missing']}"] for row in workflows if not row["works"]]
     lines += ["", "not possible here", *wrap_table(head=[], rows=missing)] if missing else []

@@ -67,7 +67,7 @@ def genmodel_command(
     title = name or _file_stem(*out, measurements)
     profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
     if out and missing:
-        lines += paragraph(f"not in it: {', '.join(missing)}", "  ", "    ")
+        lines += paragraph(f"not in it: {', '.join(missing)}", first="  ", rest="    ")
     lines += write_pictures(lambda: genmodel_svg(result), files["picture"])
     value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([genmodel_text(result), *lines]))
@@ -156,7 +156,7 @@ def loggp_command(
     missing = list_missing_loggp_figures(result)
     profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=gamma, name=title), out)
     if out and missing:
-        lines += paragraph(f"in it, but not determined: {', '.join(missing)}", "  ", "    ")
+        lines += paragraph(f"in it, but not determined: {', '.join(missing)}", first="  ", rest="    ")
     lines += write_pictures(lambda: loggp_svg(result), files["picture"])
     value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([loggp_text(result), *lines]))

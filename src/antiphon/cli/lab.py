@@ -135,7 +135,9 @@ def labs_text(rows: Sequence[Mapping[str, Any]]) -> str:
     ]  # fmt: skip
     lines = table(["lab", "ranks", "links", "slowest", "fastest", "keeper (pid)", "until"], cells)
     unreachable = [row["name"] for row in rows if not row["reachable"]]
-    notes = paragraph(f"not all ranks of {', '.join(unreachable)} can reach each other", "  ") if unreachable else []
+    notes = (
+        paragraph(f"not all ranks of {', '.join(unreachable)} can reach each other", first="  ") if unreachable else []
+    )
     return "\n".join([*lines, *notes])
 
 

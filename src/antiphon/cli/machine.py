@@ -55,21 +55,21 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     """Return the bounds on steps and bandwidth with their witnesses; then those without the help of switches."""
     rate = f"at most {format_bandwidth(limits.bytes_per_second)} algbw" if limits.bytes_per_second else "unlimited"
     lines = [
-        *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", ""),
+        *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", first=""),
         f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
         f"  bandwidth: {rate} (R/C = {limits.inverse})",
-        *paragraph("R/C: rounds per chunk; time = R/C * input / unit link", LABEL_INDENT, LABEL_INDENT),
+        *paragraph("R/C: rounds per chunk; time = R/C * input / unit link", first=LABEL_INDENT, rest=LABEL_INDENT),
     ]
     unaided = limits.unaided
     for line in limits.describe(machine, target):
-        lines += paragraph(line, "  because    ", LABEL_INDENT)
+        lines += paragraph(line, first="  because    ", rest=LABEL_INDENT)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
         assert unaided.bytes_per_second is not None  # switches' help only raises a rate: None would be None above, too
         rate = f"{format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
-        lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", LABEL_INDENT)
+        lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", first="", rest=LABEL_INDENT)
         # the first line is the witness of the steps, which are the same without the help of switches
         for line in unaided.describe(machine, target)[1:]:
-            lines += paragraph(line, "  because    ", LABEL_INDENT)
+            lines += paragraph(line, first="  because    ", rest=LABEL_INDENT)
     return "\n".join(lines)
 
 
@@ -154,7 +154,7 @@ def _report_machine(probed: Probed, out: Sequence[Path], profile: Path | None = 
         save_profile(probed.profile, profile)
     lines = [topology_text(probed.machine)]
     for note in probed.notes:
-        lines += paragraph(one_line(note), "  note: ", " " * 8)
+        lines += paragraph(one_line(note), first="  note: ", rest=" " * 8)
     lines += written_lines(*out, profile)
     cards = [
         {"name": card.name, "bandwidth": plain(card.bandwidth) if card.bandwidth else None, "serves": list(card.nodes)}
@@ -240,7 +240,7 @@ def export_machine_command(
     ((_, nbytes),) = write_files(out.parent, {out.name: files["topo.xml"]})
     lines = [f"written: {out} ({format_size(nbytes)})"]
     for note in files.notes:
-        lines += paragraph(one_line(note), "  note: ", " " * 8)
+        lines += paragraph(one_line(note), first="  note: ", rest=" " * 8)
     emit({"written": [str(out)], "bytes": nbytes, "notes": list(files.notes)}, "\n".join(lines))
 
 
@@ -327,7 +327,9 @@ def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
     if damage.total:
         lost.append(f"{damage.total} link{'s' * (damage.total != 1)} lost or slower")
     state = f"{len(components)} parts" if len(components) > 1 else "all connected"
-    lines = paragraph(f"{', '.join(lost) or 'unchanged'}; {len(after)} of {intact.ranks} ranks remain, {state}", "")
+    lines = paragraph(
+        f"{', '.join(lost) or 'unchanged'}; {len(after)} of {intact.ranks} ranks remain, {state}", first=""
+    )
     if len(components) > 1:
         for number, ranks in enumerate(components, start=1):
             lines += paragraph(f"part {number}: ranks {ranks_text(ranks)}")

@@ -51,11 +51,11 @@ def _verdict_lines(result: MeasuredTuning, verdicts: Mapping[str, str]) -> list[
     subject += "" if result.complete else f" (ended early: {result.unmeasured} measurements are missing)"
     if len(verdicts) == 1:
         ((kind, text),) = verdicts.items()
-        return paragraph(f"{kind}{subject}: {text}", "")
+        return paragraph(f"{kind}{subject}: {text}", first="")
     kinds_of: dict[str, list[str]] = {}
     for kind, text in verdicts.items():
         kinds_of.setdefault(text, []).append(kind)
-    lines = paragraph(f"{len(verdicts)} collectives{subject}:", "")
+    lines = paragraph(f"{len(verdicts)} collectives{subject}:", first="")
     return lines + [
         line for text, kinds in kinds_of.items() for line in paragraph(f"{', '.join(kinds)}: {text}", rest="    ")
     ]

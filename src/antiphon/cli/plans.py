@@ -256,7 +256,7 @@ def _repair(
     if is_whole := kept_rows == total:
         text += ", as all of them still work"
     figures = figures_of(plan)
-    lines = [*paragraph(text, ""), _save_and_describe(plan, figures, out)]
+    lines = [*paragraph(text, first=""), _save_and_describe(plan, figures, out)]
     anew = f"  next:      to plan anew:\n    antiphon tune {shlex.join([plan.collective.kind, topo])}"
     lines += [anew] if is_whole else []
     emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}}, "\n".join(lines))

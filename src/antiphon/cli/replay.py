@@ -113,16 +113,17 @@ def _step_lines(result: Mapping[str, Any]) -> list[str]:
     ranks = len(result["ranks"])
     lines = paragraph(
         f"a step takes {format_seconds(step['recorded'])} (median of {result['steps']}, {ranks} "
-        f"rank{'s' * (ranks > 1)}); replayed as it was {format_seconds(step['replayed'])} ({step['off']:+.1%})", ""
+        f"rank{'s' * (ranks > 1)}); replayed as it was {format_seconds(step['replayed'])} ({step['off']:+.1%})",
+        first="",
     )  # fmt: skip
     lines += paragraph(
         f"with ours {format_seconds(step['ours'])}: {step['speedup']:.2f} times as fast ({step['rests_on']}); "
-        f"without any communication {format_seconds(step['without_communication'])}", ""
+        f"without any communication {format_seconds(step['without_communication'])}", first=""
     )  # fmt: skip
     lines += paragraph(
         f"computation {format_seconds(result['computation'])}; communication {format_seconds(times['seconds'])}, of "
         f"which exposed {format_seconds(times['exposed'])}, hidden {format_seconds(times['hidden'])}; exposed with "
-        f"ours {format_seconds(times['ours_exposed'])}", ""
+        f"ours {format_seconds(times['ours_exposed'])}", first=""
     )  # fmt: skip
     return lines
 
@@ -143,9 +144,9 @@ def _collective_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines += paragraph("takes, ours, library: per call, as recorded, by our plan, by the library's model")
     lines += paragraph("exposed, gain: per step, summed over its calls")
     for source in dict.fromkeys(row["by"] for row in rows if row["by"]):
-        lines += paragraph(f"ours: {source}", "  ", "    ")
+        lines += paragraph(f"ours: {source}", first="  ", rest="    ")
     for source in dict.fromkeys(row["library_by"] for row in rows if row["library_by"]):
-        lines += paragraph(f"library: {source}", "  ", "    ")
+        lines += paragraph(f"library: {source}", first="  ", rest="    ")
     return lines
 
 
@@ -157,10 +158,11 @@ def _worth_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the collective whose tuning would shorten a step most."""
     collective = result["worth_tuning"]
     if collective is None:
-        return paragraph("worth tuning: none; ours would not make a step shorter by any of them", "")
+        return paragraph("worth tuning: none; ours would not make a step shorter by any of them", first="")
     call = f"{collective['collective']} of {format_size(collective['nbytes'])}"
     return paragraph(
-        f"worth tuning first: {call}, {format_seconds(collective['gain'])} of a step ({collective['rests_on']})", ""
+        f"worth tuning first: {call}, {format_seconds(collective['gain'])} of a step ({collective['rests_on']})",
+        first="",
     )
 
 
@@ -172,7 +174,7 @@ def _together_lines(result: Mapping[str, Any]) -> list[str]:
         names = " + ".join(f"{count} x {kind} of {format_size(nbytes)}" for (kind, nbytes), count in counts.items())
         lines += paragraph(
             f"at the same time, {row['per_step']:.4g} times a step: {names}; plans apart take "
-            f"{format_seconds(row['apart'])}, a joint plan {format_seconds(row['joint'])}", "", "  "
+            f"{format_seconds(row['apart'])}, a joint plan {format_seconds(row['joint'])}", first="", rest="  "
         )  # fmt: skip
     return lines
 
@@ -195,4 +197,4 @@ def _bucket_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _note_lines(result: Mapping[str, Any]) -> list[str]:
-    return [line for note in result["notes"] for line in paragraph(f"note: {note}", "", "  ")]
+    return [line for note in result["notes"] for line in paragraph(f"note: {note}", first="", rest="  ")]

@@ -71,8 +71,8 @@ def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
     if deviating:
         lines += ["", "deviations:"]
     for row in deviating:
-        lines += paragraph(f"{row['name']}: {row['deviation']}", "  ", "      ")
-    return "\n".join([*lines, "", *paragraph(summary_text(rows), "", "  ")])
+        lines += paragraph(f"{row['name']}: {row['deviation']}", first="  ", rest="      ")
+    return "\n".join([*lines, "", *paragraph(summary_text(rows), first="", rest="  ")])
 
 
 def summary_text(rows: Sequence[dict[str, Any]]) -> str:
@@ -109,7 +109,7 @@ def _frontier_lines(row: dict[str, Any]) -> Iterator[str]:
     yield f"  {row['name']}: {row['note']}; {row['seconds']:.2f} CPU s, {row['engine']}"
     for side in ("published", "ours"):
         point_texts = [_point_text(point) + _proof_mark(point) for point in row[side]]
-        yield from paragraph(f"{side + ':':<10} {' '.join(point_texts) or '-'}", "    ", _INDENT)
+        yield from paragraph(f"{side + ':':<10} {' '.join(point_texts) or '-'}", first="    ", rest=_INDENT)
 
 
 def _is_point(row: dict[str, Any]) -> bool:
@@ -120,12 +120,12 @@ def _is_point(row: dict[str, Any]) -> bool:
 def _figure_lines(row: dict[str, Any]) -> Iterator[str]:
     """Yield a paragraph for a row with other figures: published, ours, note."""
     effort_text = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
-    yield from paragraph(f"{row['name']}: {effort_text}", "  ", "      ")
+    yield from paragraph(f"{row['name']}: {effort_text}", first="  ", rest="      ")
     for side in ("published", "ours"):
         figures = ", ".join(_figure_text(key, value) for key, value in (row[side] or {}).items())
-        yield from paragraph(f"{side + ':':<10} {figures or '-'}", "    ", _INDENT)
+        yield from paragraph(f"{side + ':':<10} {figures or '-'}", first="    ", rest=_INDENT)
     if row["note"]:
-        yield from paragraph(f"{'note:':<10} {row['note']}", "    ", _INDENT)
+        yield from paragraph(f"{'note:':<10} {row['note']}", first="    ", rest=_INDENT)
 
 
 def _figure_text(key: str, value: Any) -> str:

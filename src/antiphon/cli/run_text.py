@@ -88,7 +88,7 @@ def _lab_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{', '.join(small)}: nothing over predicted: no link carries more than the {rows[0]['at_once']} "
             "bytes that the shapers let pass at once (their burst, and a packet of TCP), so links do not "
             "limit these times",
-            "  ",
+            first="  ",
         )
     for row in rows:
         links = [link for link in row["links"] if link["expected"]]
@@ -97,6 +97,6 @@ def _lab_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             worst = max(link["counted"] / link["expected"] for link in links)
             lines += paragraph(
                 f"{format_size(row['nbytes'])}: {total} bytes expected on {len(links)} links, {counted} counted "
-                f"with headers and replies; at most {100 * (worst - 1):.1f} % more than expected on a link", "  "
+                f"with headers and replies; at most {100 * (worst - 1):.1f} % more than expected on a link", first="  "
             )  # fmt: skip
     return lines

@@ -80,7 +80,7 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     # a cell of a sweep: one machine and one collective
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
     _prefix, short = short_names(machines)
-    lines = [line for i, text in enumerate(conclusions(result)) for line in paragraph(text, "  " if i else "")]
+    lines = [line for i, text in enumerate(conclusions(result)) for line in paragraph(text, first="  " if i else "")]
     sizes = low if low == high else f"{low} to {high}"
     planned_text = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"
     lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{planned_text}")

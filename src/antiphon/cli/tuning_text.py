@@ -100,7 +100,7 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
     """Return one verdict for each machine, and one table over all of them."""
     tunings = family.tunings
     subject = f"{family.topology} by {family.varied}"
-    lines = paragraph(subject + ("" if family.complete else " (interrupted: not all was tried)"), "")
+    lines = paragraph(subject + ("" if family.complete else " (interrupted: not all was tried)"), first="")
     values_of: dict[str, list[str]] = {}  # by verdict
     for value, tuning in tunings.items():
         for text in _verdict_texts(tuning):
@@ -108,7 +108,7 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
     for value, why in family.refused.items():
         values_of.setdefault(f"refused: {why}", []).append(str(value))
     for text, values in values_of.items():
-        lines += paragraph(f"{family.varied}={','.join(values)}: {text}", "  ", "    ")
+        lines += paragraph(f"{family.varied}={','.join(values)}: {text}", first="  ", rest="    ")
     planned = {value: tuning for value, tuning in tunings.items() if tuning.ranges}
     if planned:
         lines += ["", *_family_table(family.varied, planned), ""]
@@ -132,10 +132,10 @@ def _verdict_lines(tuning: Tuning) -> list[str]:
         kind = tuning.collectives[0]
         plan = tuning.plans.get(kind)
         name = kind if plan is None else plan.collective.title  # of groups at the same time: what each does
-        return paragraph(f"{name}{subject}: {tuning.verdicts.get(kind, 'nothing could be planned')}", "")
+        return paragraph(f"{name}{subject}: {tuning.verdicts.get(kind, 'nothing could be planned')}", first="")
     texts = _verdict_texts(tuning)
     title = f"{len(tuning.collectives)} collectives{subject}:"
-    return [*paragraph(title, ""), *(line for text in texts for line in paragraph(text, rest="    "))]
+    return [*paragraph(title, first=""), *(line for text in texts for line in paragraph(text, rest="    "))]
 
 
 def _verdict_texts(tuning: Tuning) -> list[str]:

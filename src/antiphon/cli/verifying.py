@@ -119,7 +119,7 @@ def verify_command(
         raise typer.Exit(1)
     unchecked = [] if proof else [kind for plan in plans.values() for kind in list_unchecked(plan)]
     claims = _claims_text(verdict, [*dict.fromkeys(unchecked)])
-    lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
+    lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", first="")
     figures: dict[str, Any] = {}
     if machine is not None and is_gpu_program_file(plan_file):
         figures = _recomputed_figures(next(iter(plans.values())))
@@ -172,7 +172,7 @@ def _verify_frontier(path: Path, as_it_stands: bool) -> None:
         raise typer.Exit(1)
     evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
     claims = "every figure recomputed, except those listed as stated"
-    lines = paragraph(f"right: a frontier on {verdict.topology.name}: {claims}", "")
+    lines = paragraph(f"right: a frontier on {verdict.topology.name}: {claims}", first="")
     emit({"ok": True, "fault": None, **evidence}, "\n".join([*lines, *proofs_text(**evidence)]))
 
 
@@ -223,9 +223,9 @@ def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list
     for row in [*running, *(other_files if every or not running else ())]:
         lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]
         for finding in row["findings"]:
-            lines += paragraph(f"{finding['outcome']}: {finding['why']}", "    ", " " * 6)
+            lines += paragraph(f"{finding['outcome']}: {finding['why']}", first="    ", rest=" " * 6)
             if finding["instead"]:
-                lines += paragraph(f"do this: {finding['instead']}", " " * 6, " " * 8)
+                lines += paragraph(f"do this: {finding['instead']}", first=" " * 6, rest=" " * 8)
     if running and other_files and not every:
         note = f"{plural(len(other_files), 'file')} for other calls (--all shows why they do not apply)"
         lines += ["", *paragraph(note)]

@@ -290,7 +290,8 @@ def frontier(  # noqa: PLR0913
     _, bounds, notes = results[-1]
     points = _unbeaten_points([point for point, _, _ in results])
     return Frontier(
-        topology, target, planner, points, bounds.without_help, stopped, tuple(dict.fromkeys(notes))
+        topology, target, planner, points, limits=bounds.without_help, stopped=stopped,
+        notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
@@ -374,9 +375,9 @@ def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: lis
     elif proved_ratio is not None:
         proved_ratio = max(proved_ratio, best_ratio)  # a certificate may prove less than the links do
     return FrontierPoint(
-        schedule, claims, label, about, provenance.get("engine"),
-        certificate["k"] if certificate is not None and label == FOR_K else None, proved_ratio, half,
-        checked.proved if checked is not None else (), checked.trusted if checked is not None else (),
+        schedule, claims, proof=label, about=about, engine=provenance.get("engine"),
+        k=certificate["k"] if certificate is not None and label == FOR_K else None, least=proved_ratio, half=half,
+        proved=checked.proved if checked is not None else (), trusted=checked.trusted if checked is not None else (),
     )  # fmt: skip
 
 

@@ -210,7 +210,7 @@ def is_frontier_file(path: str | os.PathLike[str]) -> bool:
         return False
     with reading(name_of(path)):
         data = read_bytes(path)
-    return data.lstrip()[:1] == b"{" and FORMAT.encode() in data[:200]
+    return data.lstrip()[:1] == b"{" and FORMAT.encode() in data[:200]  # the format is the first field
 
 
 def load_frontier(path: str | os.PathLike[str]) -> Frontier:
@@ -254,7 +254,9 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
         if notes:
             fault = Fault("proof", f"points[{number}]: {notes[0]}")
             return PlanVerdict(topology, is_same_machine=True, fault=fault), None
-    rebuilt = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
+    rebuilt = Frontier(
+        topology, collective, row.planner, tuple(points), limits, stopped=row.stopped, notes=tuple(row.notes)
+    )
     difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(rebuilt))))
     if difference is not None:
         fault = Fault("proof", f"{difference}; write the file anew")

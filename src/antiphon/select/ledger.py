@@ -156,8 +156,9 @@ class Ledger:
             machine, target = context.with_profile(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
             self.limits[task.kind] = Limit.of(
-                message.by_profile, machine, target, message.latency, context.model_name, message.times
-            )
+                message.by_profile, machine, target, latency=message.latency, model=context.model_name,
+                times=message.times,
+            )  # fmt: skip
             if self.library is not None:
                 # from now on its predictions must not be below the bound; they use no profile: the nominal one counts
                 self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
@@ -398,8 +399,9 @@ class Ledger:
         limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
         baselines = {kind: self._find_baseline(kind) for kind in context.collectives if self.compare}
         tuning = Tuning(
-            context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed),
-            ranges=(), limits=limits, baselines={kind: names for kind, (names, _) in baselines.items()}, plans={},
+            context.topology, context.model_name, span, context.sizes, tuple(context.collectives),
+            candidates=tuple(listed), ranges=(), limits=limits,
+            baselines={kind: names for kind, (names, _) in baselines.items()}, plans={},
             losses=tuple(losses), complete=complete, profile=name_of(context.profile),
             no_speedup={kind: why for kind, (_, why) in baselines.items() if why and self.library is None},
             damage=damage, sweep=sweep,
@@ -509,8 +511,10 @@ class Ledger:
         rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
         rivals.sort(key=lambda row: row.seconds[at])
         unaided = [row for row in rivals if not row.uses][:1]  # the best whose switches only forward is always listed
+        start, stop = ends
         return Range(
-            kind, *ends, at, best, seconds, gap, speedup, gap_model="" if gap is None else self.context.model_name,
+            kind, start, stop, at=at, candidate=best, seconds=seconds, gap=gap, speedup=speedup,
+            gap_model="" if gap is None else self.context.model_name,
             without=_without_switches(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
             served_by=served_by, error=error,
             runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),

@@ -70,8 +70,8 @@ class Limit:
         # `unaided` is None where no switch can multicast or reduce: then there is nothing to compare
         forwarding_rate = bound.without_switches if bound.unaided is not None else None
         return Limit(
-            bound.latency_steps, seconds, bound.bytes_per_second, reasons, forwarding_rate, model if times else "",
-            times or {}, bound.witness,
+            bound.latency_steps, latency=seconds, bytes_per_second=bound.bytes_per_second, because=reasons,
+            without_switches=forwarding_rate, model=model if times else "", times=times or {}, witness=bound.witness,
         )  # fmt: skip
 
     def gap(self, nbytes: int, seconds: float) -> float | None:
@@ -243,7 +243,7 @@ def _link_loss(
     both_ways = change.get((dst, src)) == change[ends]
     name = f"{intact.node_name(src)} {'and' if both_ways else 'to'} {intact.node_name(dst)}"
     before, after = change[ends]
-    return LinkLoss(name, src, dst, both_ways, Fraction(before), Fraction(after))
+    return LinkLoss(name, src, dst, both_ways, before=Fraction(before), after=Fraction(after))
 
 
 def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:

@@ -33,7 +33,7 @@ OWN_PLANS = "plan"
 OWN_PLANS_ENTRY = Entry(
     "antiphon.select.plan_files:own_plan",
     "a plan from a file",
-    PlannerCapabilities(collectives=(*KINDS, "custom"), topologies="its own", effort=0.01),
+    PlannerCapabilities(collectives=(*KINDS, "custom"), topologies="its own", effort=0.01),  # it only reads the file
 )
 
 

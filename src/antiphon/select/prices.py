@@ -33,6 +33,7 @@ from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 MEASURED = "measured"
+MAX_NBYTES, MAX_SECONDS = 2**60, 1e6  # of a measured row; more is no measurement
 MAX_GROUPS = 16  # process groups for which plans are made, each with every collective
 Call = tuple[str, int, int]  # kind, nbytes and group of the calls of a class
 MakePlan = Callable[[str, Sequence[int], Sequence[int]], Plan | None]  # (kind, ranks, sizes) -> plan; None: no planner
@@ -144,8 +145,8 @@ def measured_points(plan: Plan) -> list[tuple[int, float]]:
             if (
                 isinstance(nbytes, int)
                 and isinstance(seconds, int | float)
-                and 0 < nbytes < 2**60
-                and 0 <= seconds < 1e6
+                and 0 < nbytes < MAX_NBYTES
+                and 0 <= seconds < MAX_SECONDS
             ):
                 points[nbytes] = float(seconds)
     return sorted(points.items())
@@ -188,7 +189,7 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
         kind, nbytes, seconds = row.get("collective"), row.get("nbytes"), row.get("seconds")
         if kind not in KINDS or not isinstance(nbytes, int) or not isinstance(seconds, int | float):
             raise Invalid(f"rows[{number}]: expected collective, nbytes and seconds, as bench --json prints them")
-        if not 0 < nbytes < 2**60 or not 0 <= seconds < 1e6:
+        if not 0 < nbytes < MAX_NBYTES or not 0 <= seconds < MAX_SECONDS:
             raise Invalid(f"rows[{number}]: {nbytes} bytes in {seconds} s")
         if row.get("correct", True) is not False:
             # pairs compare by their first element: out of place before in place, then the shorter time

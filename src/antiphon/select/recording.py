@@ -171,5 +171,8 @@ def _is_same(evaluation: Evaluation, recorded: Evaluation) -> bool:
     return (
         evaluation.figures == recorded.figures
         and evaluation.seconds_per_byte == recorded.seconds_per_byte
-        and all(np.shape(a) == np.shape(b) and np.allclose(a, b, SAME_SECONDS, 0) for a, b in zip(*times, strict=True))
+        and all(
+            np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=SAME_SECONDS, atol=0)
+            for a, b in zip(*times, strict=True)
+        )
     )

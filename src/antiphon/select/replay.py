@@ -187,7 +187,10 @@ def replay(
     notes += reasons
     report("buckets")
     bucket_sizes = _compare_buckets(undisturbed_job, ours, run, notes)
-    return Replay(job, cores_of_host, as_recorded, with_ours, free, rows, bucket_sizes, notes, together)
+    return Replay(
+        job, cores=cores_of_host, as_recorded=as_recorded, ours=with_ours, free=free, rows=rows,
+        bucket_sizes=bucket_sizes, notes=notes, together=together,
+    )  # fmt: skip
 
 
 def _price_or_recorded(price: Price | None, recorded: float) -> float:

@@ -338,7 +338,12 @@ def measure_gains(
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             largest = max(range(len(ratios)), key=lambda s: ratios[s])
             rests = join_bases([c.rests_on[at] for c in kind_candidates if c.planner == planner for at in c.rests_on])
-            rows.append(Gain(kind, planner, order[0], mean, ratios[largest], sizes[largest], best, rests))
+            rows.append(
+                Gain(
+                    kind, planner, first=order[0], mean=mean, most=ratios[largest], at=sizes[largest], best=best,
+                    rests_on=rests,
+                )
+            )  # fmt: skip
     return tuple(rows)
 
 

@@ -69,7 +69,7 @@ def genmodel_text(fit: GenmodelFit) -> str:
     plain_errors = "{:.2%} on average, {:.2%} at most".format(*fit.plain_relative_errors)
     return "\n".join(
         [
-            *paragraph(f"GenModel fitted to {summary}", ""),
+            *paragraph(f"GenModel fitted to {summary}", first=""),
             *_estimates_table(parameters, fit.combinations),
             *_errors_text(fit.relative_errors),
             *paragraph(f"the best fit without incast and memory access: {plain_errors}"),
@@ -86,7 +86,7 @@ def memory_text(fit: MemoryFit) -> str:
     summary = f"adding {min(vectors)} to {max(vectors)} vectors of {size_names} at once"
     return "\n".join(
         [
-            *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", ""),
+            *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", first=""),
             *_estimates_table(fit.parameters.values(), fit.combinations),
             *_errors_text(fit.relative_errors),
             *_notes_text(fit.notes),
@@ -106,7 +106,7 @@ def lowering_text(fit: LoweringFit) -> str:
     errors = [models.solution.relative_errors for models in fit.models.values()]  # (rms, greatest) of each lowering
     return "\n".join(
         [
-            *paragraph(f"costs of {', '.join(fit.models)} from {plural(len(fit.measured), 'measurement')}", ""),
+            *paragraph(f"costs of {', '.join(fit.models)} from {plural(len(fit.measured), 'measurement')}", first=""),
             *table(["lowering", "", "value", "between", "state"], cells),
             *paragraph("start, step and copy in seconds; wire: time of the bytes over that at nominal bandwidth"),
             *(paragraph(f"not in a profile: {', '.join(missing)}") if missing else []),
@@ -143,7 +143,7 @@ def loggp_text(fit: LogGPFit) -> str:
     )
     return "\n".join(
         [
-            *paragraph(f"LogGP fitted to {summary}", ""),
+            *paragraph(f"LogGP fitted to {summary}", first=""),
             *table(["sizes", "", "value", "between", "state"], cells),
             *paragraph(note),
             *_radices_table(fit),

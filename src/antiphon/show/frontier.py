@@ -38,7 +38,7 @@ def frontier_text(frontier: Frontier) -> str:
     count = plural(len(frontier.points), "point")
     rows = [point_row(point) for point in frontier.points]
     lines = [
-        *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", ""),
+        *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", first=""),
         *(paragraph(f"stopped early ({frontier.stopped}): the best so far") if frontier.stopped else []),
         "", *table(POINT_HEAD, rows), "",
         *paragraph(
@@ -137,7 +137,7 @@ _CLAUSE_BREAKS = re.compile(
 def refusal_text(why: str) -> str:
     """Return why a point does not exist, with a line break before each part of the sentence."""
     first, *rest = _CLAUSE_BREAKS.split(why)
-    lines = paragraph(first, "", "  ")
+    lines = paragraph(first, first="", rest="  ")
     for clause in rest:
-        lines += paragraph(clause, "  ", "    ")
+        lines += paragraph(clause, first="  ", rest="    ")
     return "\n".join(lines)

@@ -105,7 +105,7 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
     lines = wrap_table(head=[], rows=[[f"{name}:", text] for name, text in rows if text])
     option_rows = [[f"{name}:", _option_text(option)] for name, option in row["about_options"].items()]
     lines += ["", *wrap_table(head=[], rows=option_rows)] if option_rows else []
-    return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
+    return "\n".join([*paragraph(f"{row['name']}: {row['about']}", first=""), *lines, "", *paragraph(row["details"])])
 
 
 def _option_text(option: Mapping[str, str]) -> str:
@@ -141,7 +141,7 @@ def entries_text(kind: str) -> str:
     machine_kinds = dict.fromkeys(str(row["topologies"]) for row in rows)
     lines = []
     for machine_kind in machine_kinds:
-        lines += ["", *paragraph(f"machines: {machine_kind}", "")]
+        lines += ["", *paragraph(f"machines: {machine_kind}", first="")]
         lines += wrap_table(
             head=[], rows=[[row["name"], _planner_text(row)] for row in rows if row["topologies"] == machine_kind]
         )

@@ -49,7 +49,7 @@ def kind_rows(topology: Topology) -> list[list[str]]:
 
 def topology_text(topology: Topology) -> str:
     """List links with their bandwidths and shared limits; of large machines, links counted by the places they join."""
-    lines = [*paragraph(summary_text(topology), ""), "", *table(KIND_HEAD, kind_rows(topology))]
+    lines = [*paragraph(summary_text(topology), first=""), "", *table(KIND_HEAD, kind_rows(topology))]
     matrix = _link_matrix(topology) if topology.nodes <= WIDEST_MATRIX else []
     if matrix and max(map(len, matrix)) <= width():
         lines += ["", "unit links from row to column:", *matrix]
@@ -64,7 +64,7 @@ def topology_text(topology: Topology) -> str:
     for card in topology.cards:
         speed = format_bandwidth(card.bandwidth) if card.bandwidth else "speed unknown"
         served = ", ".join(topology.places[node] for node in card.nodes[:16])
-        lines += paragraph(one_line(f"{card.name} ({speed}): serves {served}"), "  card: ", " " * 8)
+        lines += paragraph(one_line(f"{card.name} ({speed}): serves {served}"), first="  card: ", rest=" " * 8)
     return "\n".join(lines)
 
 
@@ -163,7 +163,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
     title = f"{claims.get('groups') or claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
-        *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
+        *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", first=""),
         *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages")),
         *_gap_without_switches(claims.get("bandwidth_gap_without_switches")),
         *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),
@@ -191,14 +191,16 @@ def plan_text(claims: Mapping[str, Any]) -> str:
 
 def labelled(label: str, text: str) -> list[str]:
     """Return a line of a plan's description, wrapped behind its label."""
-    return paragraph(f"{label + ':':<11}{text}", "  ", rest=LABEL_INDENT)
+    return paragraph(f"{label + ':':<11}{text}", first="  ", rest=LABEL_INDENT)
 
 
 def _gap_without_switches(gap: float | None) -> list[str]:
     """Return the gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
-    return paragraph(f"{gap:.4g} times that of the bound without the help of switches", LABEL_INDENT, rest=LABEL_INDENT)
+    return paragraph(
+        f"{gap:.4g} times that of the bound without the help of switches", first=LABEL_INDENT, rest=LABEL_INDENT
+    )
 
 
 def memory_lines(fewest: Mapping[str, Any]) -> list[str]:

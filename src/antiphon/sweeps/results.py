@@ -18,7 +18,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,9 @@ class SweepResult(Explorable):
         prices = {name: by_machine[machine] for name, by_machine in self.request.prices.items()}
         ranks = self.request.ranks.get(machine)
         return MachineResult(
-            machine, ranks, relative, max(gaps, default=None), prices, on_front=(), refused=refused
+            machine, ranks, relative_time=relative, gap=max(gaps, default=None), price=prices,
+            on_front=(),  # `_with_fronts` sets it, when all machines are known
+            refused=refused,
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
@@ -213,9 +215,7 @@ def _with_fronts(result: MachineResult, results: list[MachineResult]) -> Machine
         own_figures = (price, result.relative_time)
         if not any(p <= own_figures[0] and t <= own_figures[1] and (p, t) != own_figures for p, t in rivals):  # type: ignore[operator]
             fronts.append(name)
-    return MachineResult(
-        result.machine, result.ranks, result.relative_time, result.gap, result.price, tuple(fronts), result.refused
-    )
+    return replace(result, on_front=tuple(fronts))
 
 
 def run_sweep(

@@ -76,14 +76,14 @@ def price_plan(
     library = find_library_model(plan.topology, (plan.collective,)) if model.partition(":")[0] == "calls" else None
     return PlanFigures(
         plan, model, tuple(sizes), tuple(candidate for _, _, candidate in priced), tuple(ranges), limit,
-        library and replace(library, lower_bounds={}),  # bounds of this plan's machine, computed when needed
-        tuple(predictor for _, predictor, _ in of_entry),
+        library=library and replace(library, lower_bounds={}),  # bounds of this machine, computed when needed
+        predictors=tuple(predictor for _, predictor, _ in of_entry),
     )  # fmt: skip
 
 
 def _shown_size(entry: Entry, nbytes: int | None) -> int:
     """Return the size at which an entry is shown."""
-    last = entry.stop - 1 if entry.stop is not None else 2**60
+    last = entry.stop - 1 if entry.stop is not None else 2**60  # above all sizes
     if nbytes is not None and entry.start <= nbytes <= last:
         return nbytes
     at = entry.claims.get("at")
@@ -130,7 +130,7 @@ def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit
     served_by = entry.served_by
     return Range(
         plan.collective.kind, start, stop, at, candidate, seconds,
-        limit.gap(at, seconds) if limit is not None else None, _number(claims.get("speedup")),
+        gap=limit.gap(at, seconds) if limit is not None else None, speedup=_number(claims.get("speedup")),
         over=str(claims.get("over") or ""), rests_on=candidate.rests_on[at], served_by=served_by,
         reference=str(claims.get("reference") or served_by), gap_model=limit.model if limit is not None else "",
     )  # fmt: skip

@@ -47,7 +47,7 @@ class Pack:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields and the data as base64."""
-        packed = zlib.compress(b"".join(self._encoded), 6)
+        packed = zlib.compress(b"".join(self._encoded), level=6)
         return {"fields": [list(field) for field in self.fields], "data": base64.b64encode(packed).decode()}
 
 

@@ -110,7 +110,7 @@ def _options_picture(tuning: Tuning, kind: str) -> dict[str, Any]:
         f"({gain.rests_on})"
         for gain in _gains_of(tuning, kind)
     ]
-    svg = heatmap_svg(tuning, kind, standalone=False, max_width=1200)
+    svg = heatmap_svg(tuning, kind, standalone=False, max_width=1200)  # pixels that fit the page
     return {"title": f"Choosing {', '.join(tuning.sweep)} for {kind}", "svg": svg, "lines": lines}
 
 

@@ -84,7 +84,10 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float) -> Frame:
     left = 64.0 if width > 600 else 54.0
     min_size, max_size = math.log10(tuning.sizes[0]), math.log10(tuning.sizes[-1])
     # 14 pixels are free above the axes, 16 to the right, and 46 for the sizes below
-    return Frame(left, 14, width - left - 16, height - 14 - 46, min_size, max_size, min_value, max_value)
+    return Frame(
+        left, top=14, width=width - left - 16, height=height - 14 - 46, min_x=min_size, max_x=max_size,
+        min_y=min_value, max_y=max_value,
+    )  # fmt: skip
 
 
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460) -> str:

@@ -161,9 +161,9 @@ def _gather_edges(
             a,
             b,
             kind,
-            speeds.get((a, b, kind), zero),
-            speeds.get((b, a, kind), zero),
-            tuple(sorted(shared[a, b, kind])),
+            forward=speeds.get((a, b, kind), zero),
+            backward=speeds.get((b, a, kind), zero),
+            limits=tuple(sorted(shared[a, b, kind])),
         )
         for a, b, kind in pairs
     )

@@ -166,9 +166,10 @@ def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fas
     # The more rows, the lower, so that a panel fits a screen as long as possible.
     cell_height = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
     return Panel(
-        planner, rows, tuple(seconds[row] for row in shown), tuple(shown.index(row) for row in best),
-        tuple(seconds[row][size] <= fastest[size] * (1 + TIE) for size, row in enumerate(best)),
-        key, labels, len(seconds), cell_width, cell_height, labels_width=6.3 * max(longest, len(key)) + 10,
+        planner, rows, seconds=tuple(seconds[row] for row in shown), best=tuple(shown.index(row) for row in best),
+        wins=tuple(seconds[row][size] <= fastest[size] * (1 + TIE) for size, row in enumerate(best)),
+        key=key, labels=labels, total_rows=len(seconds), cell_width=cell_width, cell_height=cell_height,
+        labels_width=6.3 * max(longest, len(key)) + 10,
     )  # fmt: skip
 
 

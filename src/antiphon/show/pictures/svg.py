@@ -167,7 +167,7 @@ def link_curves(graph: DrawnGraph, drawing: Drawing) -> list[tuple[DrawnEdge, tu
         # lines of several kinds lie side by side; one of unequal directions (dashed) is bent as well
         side = 14.0 * parallel + (0 if edge.symmetric else 8)
         bend, middle = least_hidden_bend(
-            a, b, centres[is_obstacle], radii[is_obstacle] + 3, side, _BENDS, _BEND_SAMPLES
+            a, b, centres[is_obstacle], radii[is_obstacle] + 3, side, bends=_BENDS, samples=_BEND_SAMPLES
         )
         curves.append((edge, (a, middle if bend else None, b)))
     return curves
