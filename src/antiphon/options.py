@@ -42,9 +42,8 @@ class Option:
 
         None stands for the default.
         """
-        kinds = (
-            get_args(declared_type) if isinstance(declared_type, types.UnionType) else (declared_type,)
-        )  # int | None
+        # int | None: int and None
+        kinds = get_args(declared_type) if isinstance(declared_type, types.UnionType) else (declared_type,)
         if value is None:
             return value
         if self.choices:

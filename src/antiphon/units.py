@@ -168,7 +168,7 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
         number = exact(value, label)
     if number <= 0:
         raise Invalid(f"{label}: must be greater than 0, got {quote(value)}")
-    # with the denominator, too, in 64 bits
+    # the denominator, too, must fit 64 bits
     if not Fraction(1, 10**15) < number < 10**18 or number.denominator >= 2**62:
         raise Invalid(f"{label}: {quote(value)} is out of range (10^-15 to 10^18 bytes per second)")
     return number

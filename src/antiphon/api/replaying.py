@@ -109,7 +109,7 @@ def replay(  # noqa: PLR0913
         raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
         plan_collective = _make_planner(machine, model, profile, planners)
-        by_claims = not model and profile is None  # a measured table's times count, unless a model was asked for
+        by_claims = not model and profile is None  # else the user wants times by these
         ours = ByPlans(machine, plans, plan_collective, model, profile, by_claims=by_claims, sizes=sizes)
     result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
     return {"topology": machine and machine.name, **result.as_json()}

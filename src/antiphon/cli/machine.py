@@ -64,7 +64,8 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     for line in limits.describe(machine, target):
         lines += paragraph(line, first="  because    ", rest=LABEL_INDENT)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
-        assert unaided.bytes_per_second is not None  # switches' help only raises a rate: None would be None above, too
+        # not unlimited: then the bound with the help of switches would be unlimited, too, and equal
+        assert unaided.bytes_per_second is not None
         rate = f"{format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
         lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", first="", rest=LABEL_INDENT)
         # the first line is the witness of the steps, which are the same without the help of switches

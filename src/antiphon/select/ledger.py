@@ -115,10 +115,9 @@ class Ledger:
         self.at_work: dict[int, float] = {}  # the tasks that run now, with the CPU seconds of each
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
-        """Return the test for tasks that are never skipped: those of `required` planners, and of those that stand for
-        NCCL.
+        """Return the test for tasks that are never skipped: those of planners in `required` or that stand for NCCL.
 
-        The latter are planners beside `names`, and all stand-ins once NCCL's model is refused (`library_refused`).
+        The latter: those beside `names`, and all stand-ins once NCCL's model is refused (`library_refused`).
         """
         return lambda task: (
             task.planner in required

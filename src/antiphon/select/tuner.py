@@ -169,7 +169,7 @@ def tune(  # noqa: PLR0913
         )  # fmt: skip
 
     ledger, complete = new_ledger(), True
-    # recorded are only tunings of all planners, with the default options, by a model without measurements of the user
+    # only tunings of all planners, with the default options and without measurements of the user, are recorded
     is_recordable = parameters is None and cuts is None and nccl and not (named or shortlist or values or plans)
     file = recordings / recording_name(context, tasks) if is_recordable and (record or recordings.exists()) else None
     try:

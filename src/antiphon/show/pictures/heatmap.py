@@ -42,6 +42,7 @@ LEVELS = (
 MAX_ROWS = 160  # of a panel
 MAX_TITLES = 1500  # cells with tooltips; more of them are drawn as one shape per colour
 MAX_WIDTH = 1400  # pixels
+LEGEND_WIDTH = 770.0  # pixels of its colours and their labels, with the margin; no picture is narrower
 # pixels: above the panels of a collective, below a panel, between panels, at the edges
 TITLE_HEIGHT, FOOT_HEIGHT, PANEL_GAP, EDGE_MARGIN = 40, 34, 30, 16
 MAX_SHORT_LABEL = 5  # characters of a value that fits above a column
@@ -107,7 +108,7 @@ def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_wid
         raise Invalid("there is no heat map without a sweep that gave something; try --sweep pieces=1,4,16")
     cells = sum(len(panel.rows) * len(panel.best) for row_panels in panels_of.values() for panel in row_panels)
     body: list[str] = []
-    y, width = 0.0, 620.0  # the legend's width
+    y, width = 0.0, LEGEND_WIDTH
     for name, row_panels in panels_of.items():
         if not row_panels:
             continue
