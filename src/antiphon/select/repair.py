@@ -6,13 +6,16 @@ sizes) passes these steps:
 
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
-    3. where that takes longer than the bound at the size: an allreduce of the intact machine that fills its links
-       sooner (`_repaired_rooted`) is repaired, too; on over `CHEAP_RANKS` ranks instead, if the old one was slow
-    4. if chunks move along no trees, or planning anew could gain much, the planner of the old schedule also plans anew,
-       then those that work on any machine, until a candidate is near the bound. The fastest is kept, or a repaired one
-       that is nearly as fast. It could gain much if latency is at most half of the time, and the bound's rate is over
-       `REPLAN_ABOVE` times the schedule's. On over `CHEAP_RANKS` ranks the rate must be over that times the gap of the
-       old schedule on the intact machine. On at most as many, a time over `REPLAN_SLOWER` times the bound's suffices
+    3. if that is still far from the bound: an allreduce of the intact machine that fills its links sooner
+       (`_repaired_rooted`) is repaired, too; on over `CHEAP_RANKS` ranks instead, if the old one was slow
+    4. if chunks move along no trees, or all candidates are far from the bound, the planner of the old schedule also
+       plans anew, then those that work on any machine, until the rate of one is near the bound's. The fastest is kept,
+       or a repaired one that is nearly as fast
+
+Far from the bound (`_is_enough` is False) is a schedule whose latency is at most half of its time, if planning anew
+could gain much. On up to `CHEAP_RANKS` ranks: the bound's rate is over `REPLAN_ABOVE` times the schedule's, or the time
+over `REPLAN_SLOWER` times the bound's. On more ranks: the bound's rate over the schedule's is `REPLAN_ABOVE` times
+greater than it was for the old schedule on the intact machine.
 
 The field `repaired` of an entry's claims gives the number of transfers of the old schedule that were kept, and its
 planner. No new plan can be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.

@@ -523,8 +523,8 @@ def _spread_switches(graph: DrawnGraph, row: Sequence[int], position: dict[int, 
         for i, switch in enumerate(order):
             position[switch] = (centre + (i - (len(row) - 1) / 2) * spacing, y)
         return
-    previous_x = -math.inf
     # else keep each above its neighbours, pushed right where the previous one is too close
+    previous_x = -math.inf
     for switch in order:
         previous_x = max(target_x[switch], previous_x + spacing)
         position[switch] = (previous_x, y)
