@@ -246,7 +246,7 @@ def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
 
 
 DECIMAL, BINARY = "KB", "KiB"  # families of units of size
-_LONG_SIZES = (
+_LONG_SIZES = (  # units of sizes, from the largest
     (2**50, "PiB"), (10**15, "PB"), (2**40, "TiB"), (10**12, "TB"), (2**30, "GiB"), (10**9, "GB"), (2**20, "MiB"),
     (10**6, "MB"), (2**10, "KiB"), (10**3, "KB"),
 )  # fmt: skip
