@@ -1,8 +1,8 @@
 """Assign a step to every transfer of a user-written schedule: list scheduling in program order.
 
-A transfer gets the earliest step after (1) the data that it reads have arrived and (2) the data that it overwrites
-have been read. `Clock` remembers per place the last step that wrote it and the last step that read it, so each
-statement costs O(places). Example, with a line of three ranks:
+A transfer gets the earliest step that is (1) after the step in which the data that it reads arrive and (2) not before
+the step that last reads the data that it overwrites. `Clock` remembers per place the last step that wrote it and the
+last step that read it, so each statement costs O(places). Example, with a line of three ranks:
 
     w[0, "input", 0].copy_to(1)    # step 0
     w[1, "output", 0].copy_to(2)   # step 1: reads what step 0 wrote

@@ -104,7 +104,7 @@ class _Reader:
     def children(self, count: int, depth: int) -> TreeShape:
         """Read what follows the fan-out `count` of a node: its children, or nothing if they are ranks."""
         if not self.take("x"):
-            return TreeShape(((count, RANK),)) if count else RANK
+            return TreeShape(((count, RANK),)) if count else RANK  # 0: the node itself is a rank
         if not count:
             raise Invalid(f"fanouts={quote(self.text)}: a switch without children; leave out the 0")
         if not self.take("("):
