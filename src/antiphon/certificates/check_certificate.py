@@ -37,7 +37,6 @@ class Machine:
         self.nodes = self.ranks + topology.get("switches", 0)
         links = self.links = [(head, tail) if backward else (tail, head) for tail, head, _ in topology["links"]]
         rows = [topology["types"][kind] for *_, kind in topology["links"]] + limits + [{"bandwidth": topology["unit"]}]
-        # bandwidths of all links, of all limits, and last the unit
         *rates, self.unit = [Fraction(str(row["bandwidth"]).removesuffix("B/s")) for row in rows]
         require(min(self.unit, *rates) > 0, "topology: a bandwidth is not positive")
         require({node for link in links for node in link} <= {*range(self.nodes)}, "topology: no such node")
@@ -46,16 +45,12 @@ class Machine:
         self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
         numbered = list(enumerate(limits, len(links)))  # per link the resources that it loads:
         self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(links))]
-        # steps to every node: a link into a rank costs one; no path has more steps than there are ranks
-        hops = {(x, 0): int(head < self.ranks) for x, (_, head) in enumerate(links)}
+        hops = {(x, 0): int(head < self.ranks) for x, (_, head) in enumerate(links)}  # a step: a link into a rank
         self.steps_from = lambda starts: self.cheapest(starts, [0] * self.ranks, hops)
         self.back = self if backward else Machine(topology, backward=True)
 
     def cheapest(self, starts, steps, lengths):
-        """Return the least cost to every node in these steps, where each crosses one link into a rank.
-
-        `lengths`: (link, step) -> cost; 0 if missing. `steps`: the numbers by which `lengths` knows them.
-        """
+        """Return the least cost to every node in these steps, each over one link into a rank; missing lengths are 0."""
         far = [0 if node in starts else FAR for node in range(self.nodes)]
         for step in steps:
             far[self.ranks :] = [FAR] * (self.nodes - self.ranks)
@@ -87,9 +82,8 @@ class Machine:
         ranks = range(self.ranks)
         sends = {(u, t): self.cheapest([u], [t], lengths)[: self.ranks] for u in ranks for t in steps}
         totals = [(2 * self.ranks - 1) * min(min(row[:u] + row[u + 1 :]) for (u, _), row in sends.items())]
-        # u == v: a single root, with the steps before t up and the others down
         for t, u, v in itertools.product(range(len(steps) + 1), ranks, ranks):
-            if u == v or (u < v and t < len(steps)):
+            if u == v or (u < v and t < len(steps)):  # u == v: one root, the steps before t lead up to it
                 exchange = sends[u, t][v] + sends[v, t][u] if u < v else 0
                 up = self.back.cheapest_tree({u, v}, steps[:t][::-1], lengths)
                 totals.append(up + exchange + self.cheapest_tree({u, v}, steps[t + (u < v) :], lengths))
@@ -97,10 +91,7 @@ class Machine:
 
 
 def run_schedule(machine, blocks, chunks, transfers):
-    """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly.
-
-    `transfers`: (step, chunk, source, destination, 0 to copy or 1 to add, slot read, slot written, links).
-    """
+    """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly."""
     numbers = [*chunks, *(x for row in transfers for x in (*row[:7], *row[7]))]
     require(all(type(x) is int and x >= 0 for x in numbers), "a number of a chunk or transfer is negative or not whole")
     shares, steps, rounds, time = Counter(chunks), 1 + max(row[0] for row in transfers), 0, Fraction(0)
@@ -114,7 +105,7 @@ def run_schedule(machine, blocks, chunks, transfers):
             tails, nodes = [machine.links[x][0] for x in path], [src, *(machine.links[x][1] for x in path)]
             require((src, chunk, src_slot) in values, where + "the sender has nothing to send")
             require([*tails, dst] == nodes and min(nodes[1:-1], default=FAR) >= machine.ranks, where + "no such route")
-            require((path or src_slot != dst_slot) and op in (0, 1), where + "it does nothing")
+            require((path or src_slot != dst_slot) and op in (0, 1), where + "it does nothing")  # 0: copy, 1: add
             writes[dst, chunk, dst_slot].append((op, values[src, chunk, src_slot]))
             for resource in (x for link in path for x in machine.used_by[link]):
                 loads[resource] += Fraction(blocks[chunks[chunk]][0], shares[chunks[chunk]])
@@ -122,7 +113,6 @@ def run_schedule(machine, blocks, chunks, transfers):
             require(len(written) == 1 or all(op for op, _ in written), f"step {step}: several writers of {cell}")
             values[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
         longest = max((load / machine.capacity[x] for x, load in loads.items()), default=Fraction(0))
-        # count / weight_of(blocks): chunks per unit of weight
         time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
     for chunk, rank, target in ((c, *want) for c, block in enumerate(chunks) for want in blocks[block][2].items()):
         require(values.get((rank, chunk, 0)) == target, f"rank {rank} does not end with chunk {chunk}")
@@ -164,8 +154,7 @@ def problem_of(machine, blocks, about):
         is_contained = is_allreduce(blocks) if about == "halves" else action in ("broadcast from", "reduce to")
         require(is_contained, f"{about}: no such collective within this one")
         turned, roots = action == "reduce to", sorted(members) if about == "halves" else [int(root)]
-        # (holder, rank): a broadcast goes to ranks that need the root's input; a reduce, turned, to the root's holders
-        needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]
+        needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]  # (holder, rank)
         pairs = [(1, [root], [need[not turned] for need in needs if need[turned] == root]) for root in roots]
         require(len(blocks) == 1 and all(dests for *_, dests in pairs), f"{about}: it contains no such thing")
     problem = [(weight, *({rank: Counter([0]) for rank in side} for side in sides)) for weight, *sides in pairs]
@@ -194,8 +183,7 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
     shares = {block: share for share in dual["shares"] for block in share["blocks"]}
     for number, block in enumerate(blocks):
         needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": [], "trees": [None]})
-        # Potentials cancel over every path through switches. No rows: the family has the net cost of links as lengths.
-        phi = {(switch, s): amount for switch, s, amount in share["potentials"]}
+        phi = {(switch, s): amount for switch, s, amount in share["potentials"]}  # they cancel over every path
         net_cost = {(x, s): cost[x, s] + phi.get((ends[x][1], s), 0) - phi.get((ends[x][0], s), 0) for x, s in cost}
         families = [net_cost if rows is None else {(x, s): n for x, s, n in rows} for rows in share["families"]]
         amounts = [*price.values(), *map(abs, phi.values()), *(n for family in families for n in family.values())]
@@ -203,8 +191,7 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
         require(is_valid and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
         has_trees = len(block[1]) == machine.ranks and is_allreduce(blocks)
         require(has_trees or not by_trees, "sums: no allreduce of all ranks")
-        # Families may pay more only for moves that are of no use: too early, too late, or to a holder. (`late` does not
-        # count the step into the last rank from a switch: backwards, a step is a link out of a rank.)
+        # Families may pay more than the net cost only for useless moves: too early, too late, or to a holder.
         early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
         for x, s in [key for key, limit in net_cost.items() if sum(family.get(key, 0) for family in families) > limit]:
             in_time = early[ends[x][0]] <= s < steps - late[ends[x][1]]
@@ -232,8 +219,7 @@ def check_impossible(machine, blocks, entry):
         evaluate(*problem, dual, steps, entry["about"] == "sums") for dual in entry.get("duals", entry.get("pairs", []))
     ]
     require(values or entry["about"] == "sums" or "sends" not in entry, "impossible: sends bound sums only")
-    if "ratio_below" in entry:
-        # without duals: all links carry their capacity in a round, and every chunk crosses so many links
+    if "ratio_below" in entry:  # without duals: every chunk crosses so many links, whose capacities add up
         budget, value = values[0] if values else ([sum(machine.capacity[: len(machine.links)])], entry["sends"])
         ratio = Fraction(value) / max(budget) / weight_of(problem[1])
         require(entry["ratio_below"] == str(ratio), f"impossible: in {steps} steps the dual proves R/C >= {ratio}")
@@ -249,10 +235,7 @@ def check_impossible(machine, blocks, entry):
 
 
 def check_point(machine, blocks, point, steps_needed, inverse, excluded):
-    """Check a point: its schedule, its figures, and its label against the excluded points of as many steps.
-
-    `steps_needed`, `inverse`: the bounds on S and R/C. `excluded`: (about, steps) -> results of `check_impossible`.
-    """
+    """Check a point's schedule, figures and label. `excluded`: (about, steps) -> results of `check_impossible`."""
     chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
     ratio, halves = Fraction(rounds, chunks), 1 + (point["about"] == "halves")
     # rounds per part of the problem that proofs are about: of two halves, the allgather of a block per rank in R / 2
@@ -278,8 +261,7 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
 
 
 def check(file):
-    """Check every statement of a file; return the number of impossibilities that only a proof by resolution, or none,
-    supports."""
+    """Check every statement of a file; return the number of impossibilities that neither duals nor the bound prove."""
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     require(all(len(dict(side)) == len(side) for _, *sides in file["blocks"] for side in sides), "ranks: one is twice")
@@ -301,7 +283,6 @@ def check(file):
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
         check_point(machine, blocks, point, steps, inverse, excluded)
-    # the impossibilities without duals, but for those that the bandwidth bound proves
     return sum(
         not (e.get("duals") or e.get("pairs")) and Fraction(e.get("ratio_below", FAR)) > inverse
         for e in file["impossible"]

@@ -14,6 +14,9 @@ A refutation must hold for every form. Two kinds do: the bounds of core/bounds, 
 that every allreduce contains (all_forms.py).
 
 Example: allreduce on the DGX-1 with C = 8, S = 4, R = 4 is found as halves of C = 1, S = 2, R = 2; (12, 4, 4) as sums.
+
+Below, `work` is what was requested (`Problem`), `search` a search in canonical numbers, and `problem` translates its
+results back (`CanonicalProblem`).
 """
 
 from __future__ import annotations

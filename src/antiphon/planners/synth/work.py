@@ -10,7 +10,8 @@ The search handles collectives that only copy (spreading ones). Those that reduc
                                  then any allreduce at all (all_forms.py)         none
 
 Searches run on a canonically renumbered instance (canonical.py), so equal problems have equal answers and share the
-cache.
+cache. Below, `work` is what was requested (`Problem`), `search` a search in canonical numbers, and `problem` translates
+its results back (`CanonicalProblem`).
 """
 
 from __future__ import annotations
