@@ -33,7 +33,7 @@ import numpy as np
 
 from antiphon.core import portable
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, distinct, pair_keys
+from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, distinct, order_of, pair_keys, pointers
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.routes import NO_ROUTES, Routes, resolve
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -49,8 +49,7 @@ class RepairLimits:
     """Thresholds of the repair. Chosen on degraded tori, DGX boxes and clusters of up to 512 ranks."""
 
     steepness: float = 200.0  # of prices: e^200 times more for twice the target load
-    # where there are more hops than `max_tries`: less exact, but balanced in fewer tries
-    coarse_steepness: float = 40.0
+    coarse_steepness: float = 40.0  # for more hops than `max_tries`: less exact, but balanced in fewer tries
     depth_price: float = 0.05  # of a hop's distance from the root, in units of the chunk's share of the narrowest link
     too_deep_factor: float = 2e4  # on `depth_price` for each hop beyond `_Trees.max_depth`
     max_detour_cost: float = 0.9  # the search ends at paths that cost this much of the cheapest complete path
@@ -146,8 +145,8 @@ class _Hops:
     dst: Ints
     table: Routes  # the links of every hop
     resources: Ints  # per hop the links and shared limits that it loads, padded by a resource without load
-    into: tuple[Longs, Longs]  # by receiver, see `_group_by_rank`
-    out_of: tuple[Longs, Longs]  # by sender
+    into: tuple[Longs, Longs]  # CSR by receiver: offsets, hops
+    out_of: tuple[Longs, Longs]  # CSR by sender
 
     @staticmethod
     def of(topology: Topology, src: Ints, dst: Ints, table: Routes) -> _Hops:
@@ -172,14 +171,8 @@ class _Hops:
         limits = _padded(np.append(own.limit_ptr, own.limit_ptr[-1]), own.limit_of)
         resources = np.concatenate([links, limits[links].reshape(len(links), -1)], axis=1)
         resources[resources < 0] = topology.links + len(topology.limits)
-        into, out_of = (_group_by_rank(ranks_of_hops, topology.ranks) for ranks_of_hops in (end, source))
+        into, out_of = ((pointers(x, topology.ranks), order_of(x, topology.ranks)) for x in (end, source))
         return _Hops(source, end, table, resources, into, out_of)
-
-
-def _group_by_rank(rank_of_hop: Ints, ranks: int) -> tuple[Longs, Longs]:
-    """Return offsets and hops: those of rank r are hops[offsets[r] : offsets[r + 1]]."""
-    hops = np.argsort(rank_of_hop, kind="stable")
-    return np.searchsorted(rank_of_hop[hops], np.arange(ranks + 1)), hops
 
 
 def _padded(ptr: Longs, values: Ints) -> Ints:
@@ -280,8 +273,7 @@ class _Trees:
             next_rank[ends[improved]] = current
         if best_hop < 0:
             return False
-        # from the tree along the path to `rank`: every rank on it receives from the one before
-        current = best_rank
+        current = best_rank  # from the tree along the path: every rank receives from the one before
         self.set_hop(tree, current, best_hop)
         while current != rank:
             hop, current = int(next_hop[current]), int(next_rank[current])
@@ -537,11 +529,9 @@ def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
         else:
             tree_step[root] = done.get(key, 0) - 1
             if key not in done and forest.up.any():  # the tree up is as it was, and the old rows out of it follow it
-                tree_step[root] = int(
-                    step[np.flatnonzero((forest.chunk == key[0]) & (forest.slice_number == key[1]) & forest.up)].max(
-                        initial=-1
-                    )
-                )
+                chunk, slice_number = key
+                is_tree_up = (forest.chunk == chunk) & (forest.slice_number == slice_number) & forest.up
+                tree_step[root] = int(step[is_tree_up].max(initial=-1))
             for rank in order:
                 if parent[rank] >= 0:
                     tree_step[rank] = max(tree_step[rank], tree_step[parent[rank]] + 1)

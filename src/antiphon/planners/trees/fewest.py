@@ -167,7 +167,7 @@ def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
         )
     tail, head, capacity = merge_arcs([arc[:3] for arc in machine.arcs])
     network = Network(nodes=n, ranks=n, tail=tail, head=head, capacity=capacity)  # no switches: every node is a rank
-    supply = {(root_vertex,): 1}  # by holders, the weight of the data that they begin with
+    supply: dict[tuple[int, ...], int] = {(root_vertex,): 1}  # by holders, the weight of the data that they begin with
     side, rate = tightest_cut(network, supply, sinks=[v for v in range(n) if v != root_vertex])
     return frozenset(v for v in range(n) if side[v]), int(rate)
 
