@@ -218,18 +218,19 @@ def _add_limits(layout: LabLayout, ip: dict[int, list[str]], tc: dict[int, list[
                 devices_with_filters.add((limit_queue.node, device))
                 tc[limit_queue.node].append(f"qdisc add dev {device} clsact")
             side = "egress" if limit_queue.outward else "ingress"
-            action = f"action mirred egress redirect dev {queue}"  # "match u32 0 0" matches every packet
+            action = f"action mirred egress redirect dev {queue}"
+            # a mask of 0 matches every packet
             tc[limit_queue.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {action}")
 
 
 def lab_facts(layout: LabLayout, name: str, scale: str) -> dict[str, Any]:
     """Return the facts on a lab for processes in it and for `lab status`."""
     # the first device of every node, as later entries of a dictionary replace earlier ones
-    first = {port.node: layout.space(port.peer) for port in reversed(layout.ports)}
+    first_device = {port.node: layout.space(port.peer) for port in reversed(layout.ports)}
     return {
         "name": name,
         "scale": scale,
         "ranks": layout.ranks,
         "hosts": {f"r{rank}": rank_address(rank) for rank in layout.ranks},
-        "devices": {str(rank): first[rank] for rank in layout.ranks},
+        "devices": {str(rank): first_device[rank] for rank in layout.ranks},
     }
