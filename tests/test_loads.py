@@ -112,9 +112,9 @@ def test_a_long_schedule_is_timed_some_steps_at_a_time(random_case: Case, rng: r
         made, step=(made.step + turns * (random_case.schedule.steps + rng.randint(0, 1))) * rng.choice([1, 3]) + 2
     )
     lines = []
-    for together in (module.ROWS_PER_SLICE, rng.randint(0, 9)):
+    for together in (module.ROWS_PER_BATCH, rng.randint(0, 9)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "ROWS_PER_SLICE", together)
+            patch.setattr(module, "ROWS_PER_BATCH", together)
             patch.setattr(module, "MIN_ROWS_PER_STEP", rng.choice([0, 1, 64]))
             again = made.take(np.arange(made.transfers))  # other columns: results are cached by column
             line, late, rate = timeline(again, machine), latencies_of(again, machine), throughput(again, machine)
