@@ -97,7 +97,7 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
     messages = _Messages()
     for gpu in algorithm.gpus:
         steps_of_blocks = [_executed_steps(gpu, block) for block in gpu.blocks]
-        # per block the counters that it publishes, each with its instruction: waits of other blocks compare with them
+        # by block the counters that it publishes, each with the index of its instruction: waits compare with them
         published = [
             [(executed.counter, at) for at, executed in enumerate(block_steps) if executed.step.flag]
             for block_steps in steps_of_blocks

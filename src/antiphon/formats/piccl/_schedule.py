@@ -38,6 +38,7 @@ _IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # possessive (+): backtrac
 _COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", "route", "runs")
 # Attribute -> `left`: waits until transfers are done; until their last byte has left (only in files of Antiphon)
 _WAITS = {"deps": 0, "left": 1}
+_RUN_WIDTH = 6  # numbers of a row of `runs` (`_read_chunks`)
 _BATCH = 2**12  # transfers converted at a time
 _OPS = {"copy": COPY, "reduce": REDUCE}
 
@@ -224,14 +225,15 @@ class _Reader:
                     raise Invalid(f"{where}: {quote(text)} names no chunks; expected 3, 3-7 or 3:0:1")
                 first, last, *slots = (int(number or 0) for number in match.groups("0"))
                 other_runs.append((self.count + i, first, last if match[2] else first, op, *slots))
-        self.arrays["runs"].append(np.array(other_runs, np.int64).reshape(-1, 6))
+        self.arrays["runs"].append(np.array(other_runs, np.int64).reshape(-1, _RUN_WIDTH))
 
     # ---- the end ----
 
     def result(self, path: str) -> PicclSchedule:
         """Check all transfers together, and return the schedule."""
         self._take_batch()
-        self.all = {name: _join_arrays(self.arrays.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
+        # the whole columns
+        self.all = {name: _join_arrays(self.arrays.pop(name), _RUN_WIDTH if name == "runs" else 0) for name in _COLUMNS}
         ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
         for name, nodes in (("src", src), ("dst", dst)):
             wrong = np.flatnonzero(nodes >= self.ranks)
