@@ -7,7 +7,7 @@ runtimes that cannot do this. These classes hold results and convert them to JSO
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -77,6 +77,19 @@ class ForwardingAlternatives:
     planner: str | None = None  # of the best candidate whose switches only forward; None: there is none
     options: Mapping[str, Any] | None = None
     seconds: float | None = None
+
+    @staticmethod
+    def of(best: Candidate, unaided: Sequence[Candidate], at: int) -> ForwardingAlternatives | None:
+        """Return the alternatives to the best candidate at a size; None if its switches only forward.
+
+        `unaided`: the best candidate whose switches only forward, if there is one.
+        """
+        if not best.uses:
+            return None
+        if not unaided:
+            return ForwardingAlternatives(best.alone.get(at))
+        other = unaided[0]
+        return ForwardingAlternatives(best.alone.get(at), other.planner, other.options, other.seconds[at])
 
     def as_json(self) -> dict[str, Any]:
         options = None if self.options is None else dict(self.options)

@@ -144,9 +144,8 @@ class Ledger:
     def receive(self, message: Message | AtWork) -> None:
         """Take a message of a task, and report progress."""
         if isinstance(message, AtWork):
-            self.at_work = dict(
-                sorted(message.tasks, key=lambda task_and_seconds: -task_and_seconds[1])
-            )  # the straggler first
+            by_seconds = sorted(message.tasks, key=lambda task: -task[1])  # the straggler first
+            self.at_work = dict(by_seconds)
             self._report_progress()
             return
         task = self.tasks[message.index]
@@ -325,9 +324,7 @@ class Ledger:
         return winners
 
     def _end_task(self, task: Task, done: Done) -> None:
-        """Record the end of a task. If one order of combining is required, a planner without such a schedule is
-        refused.
-        """
+        """Record the end of a task; refused if one order of combining is required, and no schedule of it has one."""
         any_kept = any(index == done.index for index, _ in self.evaluations)
         is_refused = done.index in self.unordered and not any_kept
         self.ended[done.index] = Done(done.index, REFUSED, SEVERAL_ORDERS) if is_refused else done
@@ -438,9 +435,7 @@ class Ledger:
         }
 
     def _make_candidate(self, key: Key, call: Sequence[Key], repeated_keys: Sequence[Key]) -> Candidate:
-        """Return a candidate. `call`: all schedules of the same planner call; `repeated_keys`: other calls with an
-        equal one.
-        """
+        """Return a candidate. `call`: all schedules of its planner call; `repeated_keys`: equal ones of other calls."""
         evaluation, task, sizes = self.evaluations[key], self.tasks[key.candidate], self.context.sizes
         prices = evaluation.prices
         why = zip(prices.bottlenecks, prices.terms, strict=True)
@@ -514,7 +509,7 @@ class Ledger:
         return Range(
             kind, start, stop, at=at, candidate=best, seconds=seconds, gap=gap, speedup=speedup,
             gap_model="" if gap is None else self.context.model_name,
-            without=_without_switches(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
+            without=ForwardingAlternatives.of(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
             served_by=served_by, error=error,
             runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),
             reference=self.library.name if self.library is not None else "",
@@ -596,19 +591,6 @@ class Ledger:
         if self.context.deterministic:
             figures["order"] = self.evaluations[key].order
         return figures
-
-
-def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> ForwardingAlternatives | None:
-    """Return the alternatives at a size for a runtime whose switches only forward; None if those of the best candidate
-    only forward.
-
-    `unaided`: the best candidate whose switches only forward, if there is one.
-    """
-    if not best.uses:
-        return None
-    if not unaided:
-        return ForwardingAlternatives(best.alone.get(at))
-    return ForwardingAlternatives(best.alone.get(at), unaided[0].planner, unaided[0].options, unaided[0].seconds[at])
 
 
 def name_of(profile: Profile | None) -> str | None:
