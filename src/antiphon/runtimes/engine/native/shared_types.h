@@ -23,9 +23,9 @@
  * MAX_IDLE_POLLS: polls without progress until a message to several receivers continues to each separately.
  * MAX_FRUITLESS_POLLS: polls without progress until messages that no receive was posted for are copied out of their blocks.
  * CALLS: entries of a board: call `number`, stage `stage` (ap_call_id) has entry (number * STAGES + stage) % CALLS.
- * STAGES: entries of a board per collective: for the call itself, and for exchanges before it. */
+ * STAGES: entries of a board per collective: for the call itself, and for exchanges before and after it. */
 enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, MAX_RECENT = 16, MAX_IDLE_POLLS = 64 };
-enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
+enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 5 };
 #define NO_BLOCK UINT16_MAX
 
 /* ---- in the memory that is shared ---- */
