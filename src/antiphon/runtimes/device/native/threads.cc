@@ -250,7 +250,10 @@ void ad_memory_free(void *, void *memory) { is_mapped(memory) ? ad_memory_left(n
 
 void *ad_memory_shared(void *, size_t bytes, void *token) {
     const int file = memfd_create("antiphon", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)(bytes + !bytes))) return failure = "no memory can be shared", nullptr;
+    if (file < 0 || ftruncate(file, (off_t)(bytes + !bytes))) {
+        if (file >= 0) close(file);
+        return failure = "no memory can be shared", nullptr;
+    }
     const Token own = {getpid(), file, bytes + !bytes};
     memset(token, 0, TOKEN), memcpy(token, &own, sizeof own);
     return mapped(file, own.bytes);
