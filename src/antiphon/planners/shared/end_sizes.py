@@ -145,13 +145,13 @@ class Pipeline:
         """Return the schedule, with a copy of all transfers per part (the equal pieces are one copy), and the sizes."""
         if not sizes.before and not sizes.behind:
             return replace(self.schedule, pieces=sizes.pieces), sizes
-        nonempty = [part for part in _list_parts(sizes) if part.size]
+        nonempty = [message_part for message_part in _list_parts(sizes) if message_part.size]
         first_start = nonempty[0].start
         copies = [
-            replace(self.schedule, step=self.schedule.step + np.int32(part.start - first_start), pieces=part.pieces)
-            for part in nonempty
+            replace(self.schedule, step=self.schedule.step + np.int32(start - first_start), pieces=pieces)
+            for start, _, pieces in nonempty
         ]
-        return merge(copies, [part.size for part in nonempty]), sizes
+        return merge(copies, [size for _, size, _ in nonempty]), sizes
 
     def _to_sizes(self, fractions: EndFractions, pieces: int) -> EndSizes:
         """Return sizes, which are whole numbers in any unit (`round_to`), with their predicted time."""
