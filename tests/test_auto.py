@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import antiphon
+from antiphon.core.choose import Call
 from antiphon.core.reshape import keep, relabel
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
@@ -30,6 +32,7 @@ from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.ledger import LedgerRow
+from antiphon.runtimes.serve.serving import Serving
 
 DGX = antiphon.topology("dgx1v")
 PART = (1, 4, 5, 6)
@@ -447,3 +450,18 @@ def test_many_calls_ask_seldom() -> None:
             turns.turn(number, lambda values: None)
             count += 1
     assert count < 600  # 64, then one in 64 of those that there were
+
+
+def test_calls_of_a_new_kind_while_plans_are_prepared() -> None:
+    """A call that needs a default plan adds a book between two steps of preparing."""
+    engine: Any = mock.Mock()
+    wire: Any = mock.Mock(stopped=False, near=False)
+    serving = Serving(engine, wire, 0, default_book("allreduce", 2), b"", fill=True)
+    turns = Turns(False, None, "", LedgerRow("auto", "", ""), 1.0)
+    serving.ask_for_plans(turns, b"")
+    steps = turns.ready(default_book("allgather", 2))
+    next(steps)
+    page = serving.find(Call("allgather", 16))
+    assert page is not None
+    serving.run(page, 2, np.zeros(2, np.float32), np.zeros(4, np.float32))
+    assert next(steps) is None  # the plan of the new book for this call is made

@@ -9,7 +9,7 @@ from commands import answer
 
 import antiphon
 from antiphon.core.reshape import only
-from antiphon.core.topology import Topology
+from antiphon.core.topology import NetworkCard, Topology
 from antiphon.cost import usual_model
 from antiphon.errors import Invalid, UnlikelyInput
 from antiphon.topologies import topology
@@ -137,3 +137,10 @@ def test_parts_without_a_link_between_them_are_reported() -> None:
 def test_what_cannot_be_degraded_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         antiphon.machines.degrade("dgx1v", **options)
+
+
+def test_a_card_of_unknown_speed_can_only_be_dropped() -> None:
+    box = replace(topology("dgx1v"), cards=(NetworkCard("mlx5_0", None, (0,)),))
+    with pytest.raises(Invalid, match="mlx5_0: the bandwidth of this card is not known; it can only be dropped"):
+        antiphon.machines.degrade(box, slow="mlx5_0=0.5")
+    assert antiphon.machines.degrade(box, drop_nics="mlx5_0").cards == ()

@@ -211,6 +211,26 @@ def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
     assert (done.returncode, done.stderr) == (7, "antiphon: terminated\n")
 
 
+def test_a_signal_while_a_warning_is_printed_interrupts_the_command() -> None:
+    program = (
+        "import os, signal, warnings\n"
+        "import antiphon.cli._app as app\n"
+        "import antiphon.cli.signals as ours\n"
+        "from antiphon.errors import UnlikelyInput\n"
+        "signals = ours.Signals()\n"
+        "signals.install()\n"
+        "signals.raises_interrupt = True\n"
+        "app.say = ours.say = lambda message: os.kill(os.getpid(), signal.SIGINT)\n"
+        "try:\n"
+        "    with app._warnings_on_stderr():\n"
+        "        warnings.warn('odd', UnlikelyInput)\n"
+        "except KeyboardInterrupt:\n"
+        "    os._exit(7)\n"
+    )
+    ended = subprocess.run([*PYTHON, program], capture_output=True, text=True, timeout=1000, check=False)
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
 def test_a_signal_ends_a_command_whose_last_line_nobody_reads() -> None:
     """Stderr is a full pipe, so the last line never ends; the signals sent meanwhile still end the process."""
     program = (

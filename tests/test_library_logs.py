@@ -204,6 +204,9 @@ def test_refusals(tmp_path: Path) -> None:
         tuned(tmp_path, {}, "allgather")
     with pytest.raises(Invalid, match="pass either on="):
         antiphon.measure.tune("allreduce", "hgx-h100")
+    for detail in ({"nbytes": "1MB"}, {"warmup": 1}, {"shortlisted": 2}):
+        with pytest.raises(Invalid, match=f"{next(iter(detail))}: is for measuring, and logs= has the measurements"):
+            antiphon.measure.tune("allreduce", "hgx-h100", logs=tmp_path, **detail)
     files = {"default.log": table(DEFAULT), "gather-ring.log": table(LL, "allgather")}
     result = tuned(tmp_path / "partly", files, "all")
     assert list(result.plans) == list(result.tuning.collectives) == ["allreduce"]

@@ -81,6 +81,7 @@ def test_every_option_of_a_planner_is_declared(name: str) -> None:
         (9, int, Option("", minimum=1, maximum=8), "expected a whole number from 1 to 8, got 9"),
         ("x", float, Option("", minimum=0), "expected a number of 0 or more, got 'x'"),
         (float("nan"), float, Option(""), "expected a number, got nan"),
+        ("1e999999999", float, Option(""), "expected a number, got '1e999999999'"),  # at once
         ("nead", str, Option("", choices=("near", "far")), "did you mean 'near'"),
         ("maybe", bool, Option(""), "expected true or false, got 'maybe'"),
         (None, int | None, Option("", minimum=1), ""),

@@ -105,3 +105,9 @@ def test_the_columns_of_a_query_may_be_in_any_order(tmp_path: Path) -> None:
     assert machines[0].name == "2 x NVIDIA A40"
     assert all(links_of(machine) == links_of(machines[0]) for machine in machines)
     assert all(machine.name == machines[0].name for machine in machines)
+
+
+def test_a_network_of_ns3_may_begin_with_a_remark(tmp_path: Path) -> None:
+    path = written(tmp_path, "  # nodes, switches, cables\n3 1 2\n2\n0 2 100Gbps 1us\n1 2 100Gbps 1us\n")
+    machine = read([path], "netfiles").machine
+    assert (machine.ranks, machine.switches, machine.links) == (2, 1, 4)

@@ -69,6 +69,8 @@ def test_options_of_readers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pcie_gen=9: expected a generation of PCIe" in said(capsys, "topology probe topo.txt --option pcie_gen=9", 2)
     assert "nvlink: '25' has no unit" in said(capsys, "topology probe topo.txt --option nvlink=25", 2)
     assert "is for a file; name one" in said(capsys, "topology probe --option nic=1GB/s", 2)
+    for where in ("topo.txt", "--from nvidia-smi"):
+        assert "sysfs=: is for looking at this machine" in said(capsys, f"topology probe {where} --option sysfs=/x", 2)
 
 
 def test_a_part_of_what_a_file_tells(capsys: pytest.CaptureFixture[str]) -> None:

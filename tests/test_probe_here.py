@@ -88,8 +88,8 @@ def program(linux: Linux, name: str, answers: Mapping[str, str], code: int = 0) 
     (folder / name).chmod(0o755)
 
 
-def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "") -> Probed:
-    return look_at_machine(source, str(linux.root), environment)
+def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "", pcie: object = None) -> Probed:
+    return look_at_machine(source, str(linux.root), environment, pcie)
 
 
 def alike(found: Probed, spec: str) -> bool:
@@ -278,6 +278,8 @@ def test_amd_without_its_driver(linux: Linux) -> None:
 def test_one_tool_alone(linux: Linux) -> None:
     program(linux, "rocm-smi", {"--showtopo": probe_cases.HIVE})
     assert alike(seen(linux, source="rocm-smi"), "mi300x")
+    with_pcie = seen(linux, source="rocm-smi", pcie=True)
+    assert len(with_pcie.machine.link_src) > len(seen(linux, source="rocm-smi").machine.link_src)
     with pytest.raises(Missing, match="asks lstopo, which is not on PATH"):
         seen(linux, source="hwloc")
     with pytest.raises(Invalid, match="nccl-xml reads a file; name it"):

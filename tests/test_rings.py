@@ -190,7 +190,7 @@ def test_groups_as_they_are_written() -> None:
 def trees(most: int) -> st.SearchStrategy[Groups]:
     leaves = st.integers(1, 4).map(Groups.ring)
     nested = st.recursive(
-        leaves, lambda inner: st.lists(inner, min_size=2, max_size=3).map(Groups.of_parts), max_leaves=5
+        leaves, lambda inner: st.lists(inner, min_size=2, max_size=3).map(Groups.of_subgroups), max_leaves=5
     )
     return nested.filter(lambda groups: 2 <= groups.size <= most)
 

@@ -47,6 +47,10 @@ def test_a_collective_closes_behind_the_candidates_that_reach_the_bound() -> Non
     assert [sufficiency.is_needed(task) for task in work] == [True, True, False, False]
 
 
+def test_a_collective_without_candidates_stays_open() -> None:
+    assert not Sufficiency(tasks(), SIZES, lambda task: False).update("allreduce", LIMIT, {}, times)
+
+
 def test_it_does_not_matter_which_candidate_was_done_first() -> None:
     work = tasks()
     sufficiency = Sufficiency(work, SIZES, lambda task: task.planner == "sccl")

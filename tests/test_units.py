@@ -56,7 +56,7 @@ def test_numbers_are_bytes_per_second_and_seconds() -> None:
     for text in ("25", "7/3", " 25 "):
         with pytest.raises(Invalid, match=r"has no unit; write for example .*GB/s or .*Gbit/s"):
             parse_bandwidth(text)
-    for text in ("7/0", "1/0GB/s", "/3GB/s"):
+    for text in ("7/0", "1/0GB/s", "/3GB/s", "5iB/s", "5ibit/s"):
         with pytest.raises(Invalid):
             parse_bandwidth(text)
 

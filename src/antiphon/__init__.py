@@ -87,7 +87,9 @@ else:
         "core.plan": "Plan", "core.topology": "Topology", "cost": "Profile", "select": "Tuning",
     }  # fmt: skip
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names.split()}
-    _MODULES = (  # imported when they are first used as attributes
+    # Imported when they are first used as attributes: the modules of the docstring except `torch`, which programs
+    # import to register it; and packages that are not part of the public API, which type checkers need not know.
+    _MODULES = (
         "available", "comm", "core", "cost", "errors", "fit", "frontier", "lab", "machines", "measure", "native",
         "pages", "papers", "planners", "replay", "reproduce", "runtimes", "select", "show", "sweep", "topologies",
         "traces",

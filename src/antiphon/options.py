@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import get_args
 
 from antiphon.errors import Invalid, quote, unknown
+from antiphon.units import exact
 
 _ANSWERS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -60,8 +61,9 @@ class Option:
     def _check_number(self, name: str, value: object, is_whole: bool) -> None:
         """Raise Invalid unless the value is a number in the range; a whole one must be an int, not a text."""
         try:
-            number = None if isinstance(value, bool) else Fraction(str(value))
-        except (ValueError, ZeroDivisionError):
+            # `exact` refuses texts such as 1e999999999, whose fraction would fill the memory
+            number = exact(value) if isinstance(value, str) else Fraction(str(value))  # a bool raises ValueError
+        except (Invalid, ValueError, ZeroDivisionError):
             number = None
         low, high = self.minimum, self.maximum
         in_range = number is not None and (low is None or number >= low) and (high is None or number <= high)

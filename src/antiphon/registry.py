@@ -23,6 +23,7 @@ from antiphon.options import Option
 if TYPE_CHECKING:
     from antiphon.core.transform import Cuts
 
+# by kind of entry, the folder of this package whose table.py lists the built-in ones
 KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "formats", "runtime": "runtimes"}
 
 
@@ -120,10 +121,11 @@ class Entry(Generic[C_co]):
     @property
     def options(self) -> Mapping[str, inspect.Parameter]:
         """Return the options by name: the keyword-only parameters of the function, which is imported for this."""
-        set_by_caller = getattr(self.can, "needs", ())
+        set_by_caller = getattr(self.can, "needs", ())  # only models and back ends declare such parameters
         return {name: p for name, p in keyword_parameters(self.load()).items() if name not in set_by_caller}
 
     def load(self) -> Callable[..., Any]:
+        """Import the function and return it."""
         module, _, function = self.where.partition(":")
         target: Callable[..., Any] = getattr(importlib.import_module(module), function)
         return target

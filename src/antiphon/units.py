@@ -157,11 +157,11 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
         number, unit = _split(value, label, "25GB/s or 100Gbit/s")
         if not unit:
             raise Invalid(f"{label}: {quote(value)} has no unit; write for example {_with(value, 'GB/s or', 'Gbit/s')}")
-        match = re.fullmatch(r"([kmgtp]?)(i?)(bit|b|B|bytes|byte)(?:/s|ps)", unit, re.IGNORECASE)
+        match = re.fullmatch(r"(?:([kmgtp])(i?))?(bit|b|B|bytes|byte)(?:/s|ps)", unit, re.IGNORECASE)
         if match is None:
             raise Invalid(f"{label}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
-        prefix, binary, item = match.groups()
-        number *= _BINARY[prefix.lower()] if binary and prefix else _PREFIX[prefix.lower()]
+        prefix, binary, item = match.groups(default="")
+        number *= _BINARY[prefix.lower()] if binary else _PREFIX[prefix.lower()]
         if item.lower() == "bit" or item == "b":  # b is a bit, B a byte
             number /= 8
     else:

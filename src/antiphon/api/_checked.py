@@ -164,8 +164,9 @@ def several(check: Check) -> Check:
     """Return a check that applies `check` to one value or to each of several, and returns a list."""
 
     def check_all(value: Any, name: str) -> list[Any]:
-        # a longer list is cut: a bound on this work, as no function takes so many
-        values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value[:MAX_ITEMS]
+        values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+        if len(values) > MAX_ITEMS:
+            raise Invalid(f"{name}: {len(values)} values, at most {MAX_ITEMS} are possible")
         return [check(item, name) for item in values]
 
     return check_all

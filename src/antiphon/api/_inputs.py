@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Return whether a value is a text or a path: the name of a file, or of something in the catalogue."""
     return isinstance(value, str | os.PathLike)
 
 

@@ -28,7 +28,7 @@ def old_search_options(function: Callable[P, R]) -> Callable[P, R]:
         options: dict[str, Any] = dict(kwargs)
         keywords = {name: options.pop(name) for name in FIELDS if name in options}
         if keywords:
-            values = {name: value for name, value in keywords.items() if value is not None}  # None: the default
+            values = {name: value for name, value in keywords.items() if value is not None}  # else as in `search`
             keywords_text = ", ".join(f"{name}=..." for name in keywords)
             warn_old(f"antiphon.{function.__name__}(..., {keywords_text})", f"search=antiphon.Search({keywords_text})")
             search = as_search(options.get("search"))
@@ -46,7 +46,7 @@ def old_measuring(function: Callable[P, R]) -> Callable[P, R]:
         options: dict[str, Any] = dict(kwargs)
         on = options.pop("on", None)
         measuring = {name: options.pop(name) for name in MEASURING if name in options}
-        measuring = {name: value for name, value in measuring.items() if value is not None}
+        measuring = {name: value for name, value in measuring.items() if value is not None}  # None: as not passed
         if on is None:
             if measuring:
                 raise Invalid(f"{next(iter(measuring))}: is only for measuring; give on, too, or leave it out")

@@ -200,7 +200,8 @@ def predict_library(
     root = members.index(target.roots[0]) if target.roots else 0
     if len(members) < machine.ranks:
         machine = keep(machine, members, name=machine.name).topology
-    model = replace(parse_library(library, machine), root=root, lower_bounds={})  # bounds are computed for this root
+    # a new cache of lower bounds: they are computed when they are needed, for this root
+    model = replace(parse_library(library, machine), root=root, lower_bounds={})
     return model.rows(target.kind, parse_sizes(nbytes))
 
 

@@ -302,7 +302,7 @@ def export(
     entry = find_format(name)
     tables = entry.can.tables
     verify_input = _inputs.verified_plans if tables else _inputs.verified_plan
-    verified: Any = verify_input(plan, collective, use="written")
+    verified: Any = verify_input(plan, collective, use="written")  # a wrong plan "is not written", says its error
     notes: list[str] = []
     try:
         emitted = emit(verified, name, nbytes=nbytes, options=options)

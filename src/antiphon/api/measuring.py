@@ -74,7 +74,7 @@ def bench(  # noqa: PLR0913
     nbytes
         A size, a range ("1KB:16MB:4"), or several sizes.
     on
-        "mpi", "torch", "lab", "threads" or "cuda".
+        "mpi", "torch", "lab", "threads", "cuda" or "hip".
     planner, options
         For a collective, the planner and its options. Default: all planners, tuned by the model.
     root, ranks
@@ -116,7 +116,7 @@ def bench(  # noqa: PLR0913
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes
 
-    subjects = what
+    subjects = what  # a string or path is the name of a collective, or a file: `measure` knows which
     if not _inputs.is_path(what):
         sources = what if isinstance(what, list | tuple) else [what]
         subjects = [plan for source in sources for plan in _inputs.plans(source, "what").values()]
@@ -312,7 +312,7 @@ def memory(
 
 
 def _parse_sizes(nbytes: Any) -> dict[str, Any]:
-    """Return the argument `sizes` of a measurement; nothing for its default."""
+    """Return {"sizes": sizes}, to be passed on as a keyword; {} for None, so that the default of the function holds."""
     from antiphon.units import parse_sizes
 
     return {} if nbytes is None else {"sizes": parse_sizes(nbytes, "nbytes")}
@@ -392,7 +392,7 @@ def tune(  # noqa: PLR0913
     ------
     Invalid
         `search` has a shortlist, or plans together with `library_only`; or `on` and `logs` are both given, or neither;
-        or a command without `logs`.
+        or a command without `logs`, or with `logs` the sizes or a detail of measurements.
     """
     from antiphon.runtimes.measure.choose import tune_measured
     from antiphon.runtimes.measure.library_choose import tune_library
@@ -419,18 +419,23 @@ def tune(  # noqa: PLR0913
         options |= {"root": root, "ranks": ranks}
     else:
         target = _inputs.collective(collective, machine, root, ranks)
+    # those left out (None) have the defaults of the function that is called
+    race = {name: value for name, value in {
+        "factor": factor, "shortlisted": shortlisted, "dtype": dtype, "op": op, "iterations": iterations,
+        "warmup": warmup, "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale, "library": library,
+    }.items() if value is not None}  # fmt: skip
     if logs is not None:
         from antiphon.runtimes.measure.library_logs import tune_from_logs
 
+        for name in [*race, *(["nbytes"] if nbytes is not None else [])]:
+            raise Invalid(f"{name}: is for measuring, and logs= has the measurements; leave it out")
         return tune_from_logs(
             target, machine, logs, command=command, model=model or "alpha-beta", profile=profile, planners=planners,
             progress=progress, **options,
         )  # fmt: skip
-    # those left out (None) have the defaults of the function that is called
-    options |= {name: value for name, value in {
-        "factor": factor, "few": shortlisted, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
-        "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale, "library": library,
-    }.items() if value is not None}  # fmt: skip
+    if "shortlisted" in race:
+        race["few"] = race.pop("shortlisted")
+    options |= race
     sizes: Any = ""  # the default of the function that is called
     if nbytes is not None:
         sizes = nbytes if isinstance(nbytes, str | Sequence) else [nbytes]

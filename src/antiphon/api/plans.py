@@ -256,7 +256,7 @@ def repair(
     budget
         CPU seconds for every schedule that must be planned anew. Default: no limit.
     seed
-        Of planning anew.
+        Seed of the schedules that are planned anew.
     progress
         Called with progress messages.
 
@@ -394,14 +394,14 @@ def verify(
     if machine is None and _inputs.is_path(plan):
         verdict = check_failures(verdict, plan, proof=proof, **data)
     # rechecked, reported by a solver only, and not checkable (select/proofs.py)
-    claims = (verdict.proved, verdict.trusted, verdict.stated)
+    claims: dict[str, Any] = {"proved": verdict.proved, "trusted": verdict.trusted, "stated": verdict.stated}
     if verdict.fault is not None or not runtime:
-        return Report(verdict.topology, verdict.fault, *claims, will_run=False if runtime else None)
+        return Report(verdict.topology, verdict.fault, **claims, will_run=False if runtime else None)
     assert nbytes is not None
     call = {"op": "sum", "dtype": "float32", **data}
     rows = check(plan, runtime, nbytes, in_place=in_place, collective=collective, **call)
     runs = any(row["runs"] for row in rows)  # a row per file of the plan; one that serves the call is enough
-    return Report(verdict.topology, None, *claims, will_run=runs, reasons=tuple(run_reasons(rows)))
+    return Report(verdict.topology, fault=None, **claims, will_run=runs, reasons=tuple(run_reasons(rows)))
 
 
 @public

@@ -174,7 +174,7 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
         tuned_sizes = sorted({max(size, 1) for size in sizes}) or [2**20]  # 1 MiB: without sizes, any will do
         if len(tuned_sizes) > MAX_SIZES:
             every = math.ceil(len(tuned_sizes) / MAX_SIZES)
-            tuned_sizes = tuned_sizes[::every] + tuned_sizes[-1:]
+            tuned_sizes = tuned_sizes[::every] + tuned_sizes[-1:]  # the largest, too, which may then occur twice
         tuning = search(
             target, machine, nbytes=tuned_sizes, model=model, profile=profile, planners=planners,
             nccl=False,  # no comparison with NCCL: its time is predicted by `ByLibrary`

@@ -107,7 +107,10 @@ def run(  # noqa: PLR0913
     verified = _inputs.verified_plan(plan, collective, "run", op, dtype)
     rows = run_plan(
         verified, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, trace=trace,
-        how=How(mpiexec, compiler, float(timeout), scale, name, hybrid, lowering=lowering),
+        how=How(
+            mpiexec=mpiexec, compiler=compiler, timeout=float(timeout), scale=scale, name=name, hybrid=hybrid,
+            lowering=lowering,
+        ),
     )  # fmt: skip
     return rows or []
 
@@ -141,6 +144,7 @@ def build(
     """
     from antiphon.runtimes.engine.mpi import build as build_library
 
+    # `public` has made a list of texts of `tables`
     return build_library(text(what, "what"), compiler, cast("list[str]", tables))
 
 

@@ -125,7 +125,10 @@ def tune(  # noqa: PLR0913
     from antiphon.select.store import answer
 
     limits = as_search(search)
-    question = _question(collective, topology, nbytes, model, profile, planners, root, ranks, limits)
+    question = _question(
+        collective, topology, nbytes=nbytes, model=model, profile=profile, planners=planners, root=root, ranks=ranks,
+        search=limits,
+    )  # fmt: skip
     return answer(question, as_store(store), budget=limits.budget, workers=limits.workers, progress=progress)
 
 
@@ -166,12 +169,15 @@ def get(  # noqa: PLR0913
     >>> get("allgather", "ring:ranks=4", store=tempfile.mkdtemp()) is None
     True
     """
-    question = _question(collective, topology, nbytes, model, profile, planners, root, ranks, as_search(search))
+    question = _question(
+        collective, topology, nbytes=nbytes, model=model, profile=profile, planners=planners, root=root, ranks=ranks,
+        search=as_search(search),
+    )  # fmt: skip
     return as_store(store).get(question)
 
 
 def _question(
-    collective: CollectiveLike, topology: MachineLike, nbytes: Sizes | None, model: str | None, profile: ProfileLike,
+    collective: CollectiveLike, topology: MachineLike, *, nbytes: Sizes | None, model: str | None, profile: ProfileLike,
     planners: str | Sequence[str], root: int | None, ranks: Sequence[int] | None, search: Search,
 ) -> Question:  # fmt: skip
     """Return the key of the plan that `tune` with these arguments stores."""

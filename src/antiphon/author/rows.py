@@ -81,8 +81,8 @@ def schedule_of(
     ]  # fmt: skip
     step, chunk, src, dst, op, src_slot, dst_slot, joint = np.array(columns, np.int32).reshape(-1, 8).T
     return Schedule(
-        collective, layout.chunks, step, chunk, src, dst, op.astype(np.uint8), route, src_slot, dst_slot, routes,
-        joint=joint, **attributes,
+        collective, layout.chunks, step=step, chunk=chunk, src=src, dst=dst, op=op.astype(np.uint8), route=route,
+        src_slot=src_slot, dst_slot=dst_slot, routes=routes, joint=joint, **attributes,
     )  # fmt: skip
 
 
@@ -144,7 +144,8 @@ def explain_fault(fault: Fault, rows: Sequence[WrittenRow], layout: Layout, bloc
     if fault.chunk is None or fault.dst is None:
         return f"{block}: {error}"
     place = layout.default_place(fault.dst, fault.chunk)
-    writers = [row for row in rows if row.move.dst == PlaceKey(fault.dst, "", fault.chunk)]
+    result = PlaceKey(fault.dst, scratch="", number=fault.chunk)  # not in scratch: the chunk in the rank's output
+    writers = [row for row in rows if row.move.dst == result]
     if not writers:
         return f"{block}: {error}; nothing in the block writes {place}"
     last = max(row.step for row in writers)

@@ -1,6 +1,6 @@
 """Write schedules by hand: `w[rank, buffer, index]` is a place, `.copy_to` and `.reduce_to` transfer its data.
 
-A *place* is a position in a rank's buffer. In this file "block" always means a `with` block of the user's program:
+A *place* is a position in a rank's buffer. In this file "block" alone means a `with` block of the user's program:
 `Writing` is the outer one, `with antiphon.write(...) as w:`; `Simultaneous` are inner ones, whose statements happen in
 one step; `Places` are the places that statements name. Each statement is checked at once, with the user's line in the
 error, and becomes rows: one transfer of one chunk each. A row gets the earliest step that its data allow (timing.py);
@@ -64,8 +64,9 @@ class Places:
             "output" and "input" are the rank's places for the chunk, any other name is scratch of that rank. Default:
             where the chunk belongs: the output, else the input, else scratch named "scratch".
         index
-            Index in the buffer of the first chunk of every rank, followed by the others. Default: in outputs and inputs
-            the place of the chunk, in scratch its number: j * chunks + k for chunk k of block j.
+            Index in the buffer of the first chunk from each source rank; its others follow. Default: in outputs and
+            inputs the place of the chunk, in scratch its number: j * chunks + k for chunk k of the collective's block
+            j.
         via
             Links to use, by their numbers on the machine. Default: the only path, or the shortest.
 

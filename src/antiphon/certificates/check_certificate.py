@@ -75,7 +75,7 @@ class Machine:
         return paid.get(frozenset(range(self.ranks)), FAR)
 
     def cheapest_pair(self, steps, lengths):
-        """Return the least cost of a chunk's sends in an allreduce: 2 (n - 1) or more.
+        """Return the least cost of a chunk's sends in an allreduce: 2 (n - 1), or more (the first of `totals`).
 
         2 (n - 1) are a tree up to a rank and one down from it, or up to two ranks that exchange in step t, and down.
         """
@@ -116,7 +116,7 @@ def run_schedule(machine, blocks, chunks, transfers):
         time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
     for chunk, rank, target in ((c, *want) for c, block in enumerate(chunks) for want in blocks[block][2].items()):
         require(values.get((rank, chunk, 0)) == target, f"rank {rank} does not end with chunk {chunk}")
-    return count, steps, max(rounds, steps), time
+    return count, steps, max(rounds, steps), time  # by definition R is at least S
 
 
 def weight_of(blocks, side=1):
@@ -241,7 +241,7 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
     # rounds per part of the problem that proofs are about: of two halves, the allgather of a block per rank in R / 2
     per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
     proofs = excluded.get((point["about"], steps // halves), [])
-    bound = max((least for least, _ in proofs if least is not None), default=Fraction(0))
+    bound = max((proven for proven, _ in proofs if proven is not None), default=Fraction(0))
     figures = {  # of two halves, `bound` is of the allgather and says nothing about other allreduces
         "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / steps_needed,
         "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (inverse * weight_of(blocks))),

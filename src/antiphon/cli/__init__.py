@@ -53,7 +53,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     """Run one command with the handlers of `signals` installed; return its exit code."""
-    if "stdout" in open_all():
+    if "stdout" in open_all():  # the names of the streams that were closed when the process started
         say("stdout is closed: there is nowhere to write the result to; to drop it, redirect it to /dev/null")
         return 2
     words, as_json = _take_json(sys.argv[1:] if arguments is None else arguments)

@@ -24,7 +24,7 @@ from antiphon.cli import completion
 from antiphon.cli.kinds import WithHeadings, epilog
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
-from antiphon.cli.streams import drop
+from antiphon.cli.streams import drop, say
 from antiphon.errors import AntiphonError, Invalid, Missing, UnlikelyInput, near_miss
 from antiphon.show.columns import width
 
@@ -122,6 +122,7 @@ class _Reporter:
         command_path = context.command_path.strip() if context is not None else command_name
         message = error.format_message().rstrip(".")
         option_name = getattr(error, "option_name", None)
+        # an unknown option: click's other error with an option's name, for a missing or needless value, has no context
         if context is not None and option_name:
             message = _unknown_option(option_name, context.command)
         if message.startswith("Usage:"):
@@ -150,7 +151,7 @@ def run(command: Any, arguments: Sequence[str], signals: Signals, as_json: bool)
     JsonOutput.requested, JsonOutput.has_result = as_json, False
     try:
         signals.raises_interrupt = True
-        with _warnings_on_stderr(signals):
+        with _warnings_on_stderr():
             code = _exit_code(command, arguments, signals)
         signals.raises_interrupt = False
     except BaseException:  # one more signal, while the first was reported
@@ -172,17 +173,18 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
-    """Print warnings about unlikely input as lines on stderr, each once."""
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print warnings about unlikely input as lines on stderr, each once. A signal meanwhile interrupts the command."""
     printed: set[str] = set()
     show_by_default = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *command_path: Any, **details: Any) -> None:
+    # `where`: file name and line, and where to print; as of `warnings.showwarning`
+    def show(message: Warning | str, category: type[Warning], *where: Any, **where_by_name: Any) -> None:
         if not issubclass(category, UnlikelyInput):
-            show_by_default(message, category, *command_path, **details)
+            show_by_default(message, category, *where, **where_by_name)
         elif str(message) not in printed:
             printed.add(str(message))
-            signals.print_last_line(f"warning: {message}")
+            say(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UnlikelyInput)

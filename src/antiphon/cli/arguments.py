@@ -49,6 +49,7 @@ def output_option(command: str) -> Any:
 
 def check_order(context: typer.Context, topo: str) -> str:
     """Check that COLL and TOPO were not swapped: Invalid, with the right command, if TOPO is a collective's name."""
+    # the parameter of this command that stands before TOPO, by whichever of its names
     coll = next((str(value) for name, value in context.params.items() if name in ("coll", "subject", "file")), "")
     if kind_named(topo) and coll and not kind_named(coll.partition(":")[0]) and coll != "all":
         raise Invalid(f"the collective comes first: {context.command_path} {topo} {coll}")
@@ -153,7 +154,7 @@ def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int 
 
     `root`, `ranks`: values of the old options --root and --ranks, used if COLL has none.
     """
-    pattern = r"(?:root|ranks)="
+    pattern = r"(?:root|ranks)="  # a file's name may have colons: the options begin at the one before root= or ranks=
     name, *tail = re.split(rf":(?={pattern})", coll, maxsplit=1)
     label = f"collective {quote(coll)}"
     options = parse_options(re.split(rf",(?={pattern})", tail[0]) if tail else (), label, "COLL:root=2,ranks=0-3")

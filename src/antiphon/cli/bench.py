@@ -80,12 +80,12 @@ def bench_plans_command(
     """
     from antiphon.runtimes.measure.bench import check_names, decides
 
-    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]
+    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]  # paths of -o; `bench` writes no other kind
     measured_profile = None if profile is None else as_profile(profile)
     sizes = parse_span(nbytes, "--nbytes").sizes(FACTOR)
     runtime, runtime_options = arg.split_runtime(on)
     source, root, members = arg.split_collective(subject, root, ranks)
-    if not topo:
+    if not topo:  # then the subject is a file of plans, or FILE:COLL for one plan of a table
         plan_file, collective = arg.split_plan(source, collective)
         source = str(plan_file)
     planner, planner_options = arg.split_options(planner, "--planner")
@@ -373,7 +373,7 @@ def _group_by_table(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
 
 
 def _pair_in_place(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
-    """Return each row out of place with the row in place that follows it."""
+    """Return each row out of place with the row in place that follows it, if any. The first row is out of place."""
     pairs: list[tuple[Row, Row | None]] = []
     for row in rows:
         if row["in_place"]:
@@ -414,9 +414,12 @@ def _align_table(rows: Sequence[Sequence[str]]) -> list[str]:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
     for number, row in enumerate(table):  # the last column holds names
         lines[number] = lines[number][: len(lines[number]) - widths[-1]] + row[-1]
-    # Titles are centred above five columns of the call, then twice four columns; two blanks separate columns.
-    call_width = sum(widths[:5]) + 2 * 5
-    out_of_place_width, in_place_width = (sum(widths[k : k + 4]) + 2 * 3 for k in (5, 9))
+    # Titles are centred above the columns of times, out of place and in place; two blanks separate columns.
+    calls, times = len(CALL_COLUMNS), len(TIME_COLUMNS)
+    call_width = sum(widths[:calls]) + 2 * calls
+    out_of_place_width, in_place_width = (
+        sum(widths[first : first + times]) + 2 * (times - 1) for first in (calls, calls + times)
+    )
     titles = " " * call_width + "out-of-place".center(out_of_place_width) + "  " + "in-place".center(in_place_width)
     return [f"# {titles}".rstrip(), *(f"# {line}".rstrip() for line in lines[:2]), *(f"  {line}" for line in lines[2:])]
 
@@ -428,7 +431,7 @@ def _us(seconds: float) -> str:
 
 
 def _speed(bytes_per_second: float) -> str:
-    """Return GB/s as text."""
+    """Return GB/s as text, with two decimals; below 0.01 GB/s with four."""
     return f"{bytes_per_second / 1e9:.2f}" if bytes_per_second >= 1e7 else f"{bytes_per_second / 1e9:.4f}"
 
 

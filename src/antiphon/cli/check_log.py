@@ -90,7 +90,7 @@ def _title(run: Mapping[str, Any]) -> str:
 
 
 def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the sizes of one run; a narrow terminal lacks the lower bound."""
+    """Return a table of the sizes of one run; a narrow terminal lacks the lower bound. `share`: bound over time."""
     # whether sizes are written in KiB or in KB
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)

@@ -19,7 +19,8 @@ from antiphon.errors import Invalid, unknown
 SHOW, INSTALL = "--show-completion", "--install-completion"
 SHELLS = ("bash", "zsh", "fish")
 
-# The kind of word that a parameter takes, by command and option; then by the metavar (placeholder) of the help.
+# The kind of word that a parameter takes: by command (for its argument NAME), by command and option, or by an option of
+# any command; then by the metavar (placeholder) of the help.
 _KIND_BY_OPTION = {
     "list": "entries", "reproduce": "tables",
     "fit memory --from": "@",

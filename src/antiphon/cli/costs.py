@@ -91,7 +91,7 @@ def path_text(row: Mapping[str, Any]) -> str:
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the choices of a library as a table; below it, for each run of sizes, the reason and the bound of the
-    choice and what calibrates its figures, and the multiprocessors that it occupies."""
+    choice and what calibrates its figures, and the multiprocessors that it occupies. `rows`: of `predict_library`."""
     family = _size_family(rows)
     alternative_seconds = [seconds for _, seconds in map(_next_best, rows)]
     unit, time_text = time_column([*(row["seconds"] for row in rows), *alternative_seconds])
@@ -149,7 +149,7 @@ def _multiprocessor_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         family = _size_family(rows)
         times = ", ".join(
             f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}"
-            for row in with_copy_engines[-MAX_LISTED:]
+            for row in with_copy_engines[-MAX_LISTED:]  # of many sizes the last
         )
         method = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
         lines += paragraph(f"{method}: {times}", rest="    ")
@@ -216,7 +216,9 @@ def predict_command(
         _, kept_ranks = arg.split_machine(topo)
         if only or kept_ranks:
             raise Invalid("TOPO:only=: cannot be combined with --trace or a schedule of PICCL; leave it out")
-        _simulate(plan_file, nbytes, model, profile, collective, trace, topo)
+        _simulate(
+            plan_file, nbytes, model=model, profile=profile, collective=collective, trace=trace, topo=topo
+        )  # fmt: skip
         return
     if not nbytes:
         raise Invalid(NEEDS_SIZES)
@@ -274,11 +276,11 @@ def simulate_command(
     A schedule of the PICCL simulator (.xml) states its own sizes; its machine is --topology, its model loggp.
     """
     plan_file, collective = arg.split_plan(file, collective)
-    _simulate(plan_file, nbytes, model, profile, collective, trace, topo)
+    _simulate(plan_file, nbytes, model=model, profile=profile, collective=collective, trace=trace, topo=topo)
 
 
 def _simulate(
-    file: Path, nbytes: str, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
+    file: Path, nbytes: str, *, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
 ) -> None:  # fmt: skip
     """Simulate every message of a plan, or of a PICCL schedule, and print the row and the critical path."""
     check_outputs({"--trace": trace})

@@ -125,10 +125,12 @@ def probe_command(
         key: value if KEYS_WITH_UNITS.fullmatch(key) or key == "nvlink" else plain_value(value)
         for key, value in parse_options(option or (), "--option", "key=value").items()
     }
+    if (files or source) and "sysfs" in options:
+        raise Invalid("--option sysfs=: is for looking at this machine; leave out FILE and --from, or the option")
     sysfs = str(options.pop("sysfs", here.SYSFS))  # where Linux shows its devices
     if files:
         probed = read(files, source, options)
-    elif for_files := options.keys() - {"pcie"}:
+    elif for_files := options.keys() - {"pcie"}:  # of those left, only pcie= is also for this machine
         raise Invalid(f"--option {min(for_files)}=: is for a file; name one")
     else:
         with working("looking at this machine"):
@@ -355,7 +357,9 @@ def bound_command(
     certificate: arg.Certificate = None,
 ) -> None:
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
-    target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
+    target, machine = arg.request(
+        coll, topo, root=root, only=only, ranks=ranks, groups=groups, mesh=mesh, along=along
+    )  # fmt: skip
     check_outputs({"--certificate": certificate})
     _span, sizes = sizes_of(nbytes) if nbytes else ((), ())
     with working(f"bounding {target.title} on {machine.name}"):

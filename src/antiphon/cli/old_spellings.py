@@ -184,7 +184,8 @@ def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
         sizes = [*sizes, default_factor][:3]  # BEGIN:END gets a factor, BEGIN:END:FACTOR has one
         for option, value in options:
             sizes[options_of[option]] = value
-    warnings += [_warning(f"{name} {option}", f"{name} --nbytes {':'.join(sizes)}") for option, _ in options[:1]]
+    option, _ = options[0]  # one warning for all of them: the new spelling has all
+    warnings.append(_warning(f"{name} {option}", f"{name} --nbytes {':'.join(sizes)}"))
     return [*words, "--nbytes", ":".join(sizes)]
 
 

@@ -131,6 +131,7 @@ def sort_outputs(
     for path in paths or ():
         if not folder:
             _check_ending("-o", path, [ending for kind in kinds for ending in _endings(kind)])
+        # a name without an ending is of the first kind
         files[next((kind for kind in kinds if _ending_of(path) in _endings(kind)), kinds[0])].append(path)
     folders = files[kinds[0]] if folder else []
     for path in folders:

@@ -91,17 +91,19 @@ def plan_command(
     if old:
         _check_options(context, "--repair", PARAMETERS_WITH_REPAIR, pictures)
         coll, topo = (coll, topo) if topo else ("", coll)  # a single argument is the machine
-        _repair(coll, topo, old, nbytes, budget, seed, out)
+        _repair(coll, topo, old, nbytes=nbytes, budget=budget, seed=seed, out=out)
         return
     if composed or at_once or shares:
         if not composed:
             raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
         _check_options(context, "--from", PARAMETERS_WITH_FROM, pictures)
-        compose_command(composed, at_once, shares, out, coll, topo)
+        compose_command(composed, at_once=at_once, shares=shares, output=out, coll=coll, topo=topo)
         return
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
-    target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
+    target, machine = arg.request(
+        coll, topo, root=root, only=only, ranks=ranks, groups=groups, mesh=mesh, along=along
+    )  # fmt: skip
     planner, planner_options = arg.split_options(planner, "--planner")
     _check_pictures(machine, pictures, tree_root, keep_all)
     if model and keep_all:
@@ -235,9 +237,12 @@ def _check_options(context: typer.Context, option: str, allowed: Collection[str]
 
 
 def _repair(
-    coll: str, topo: str, old: str, nbytes: str, budget: str, seed: int, out: Sequence[Path]
+    coll: str, topo: str, old: str, *, nbytes: str, budget: str, seed: int, out: Sequence[Path]
 ) -> None:  # fmt: skip
-    """Repair a plan for a degraded machine, and print how much of it was kept."""
+    """Repair the plan `old` for the degraded machine `topo`, and print how much of it was kept.
+
+    `coll`: the collective that the plan must be of, or of several the one to repair; "": any.
+    """
     if not topo:
         raise Invalid("--repair: name the degraded machine, as in: plan --repair old.json broken.json")
     file, kind = arg.split_plan(old)

@@ -107,7 +107,8 @@ def policies_text(result: Mapping[str, Any]) -> str:
 def _step_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the time of a step as recorded and with our plans, and the time of its communication.
 
-    Communication is hidden while computation runs at the same time, else exposed.
+    Communication is hidden while computation runs at the same time, else exposed. The key `off` is the error of the
+    replay relative to the recorded time.
     """
     step, times = result["step"], result["communication"]
     ranks = len(result["ranks"])

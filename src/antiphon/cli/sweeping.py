@@ -75,7 +75,7 @@ def sweep_command(
 def _sweep_lines(result: SweepResult) -> list[str]:
     """Return the conclusion, the table of machines and the reasons of those that were refused."""
     machines = result.machines()
-    planned = [m for m in machines if m.relative_time is not None]
+    planned = [m for m in machines if m.relative_time is not None]  # None: some collective has no plan on it
     low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
     # a cell of a sweep: one machine and one collective
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
@@ -97,9 +97,13 @@ def _sweep_lines(result: SweepResult) -> list[str]:
 
 
 def tune_with_store(
-    coll: str, topo: str, out: Sequence[Path], store: str, group: list[int] | None, only: str, options: dict[str, Any],
+    coll: str, topo: str, out: Sequence[Path], *, store: str, group: list[int] | None, only: str,
+    options: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Print the plan of the store, or tune and store it. `group`: the members; None: all ranks of the machine."""
+    """Print the plan of the store, or tune and store it.
+
+    `group`: the members; None: all ranks of the machine. `options`: further arguments of `api.sweeping.tune`.
+    """
     machine, members = arg.machine_and_group(topo, only, group)
     with show_progress() as progress:
         answer = sweeping.tune(coll, machine, store=store, ranks=members, progress=progress, **options)

@@ -204,7 +204,7 @@ def tune_command(
             },
             "cannot be combined with --store; leave one of them out",
         )
-        tune_with_store(coll, topo, out, store, group, only, options)
+        tune_with_store(coll, topo, out, store=store, group=group, only=only, options=options)
         return
     if vary:
         _refuse(
@@ -231,6 +231,7 @@ def tune_command(
 
 
 def _text_with_chart(tuning: Tuning, explain: bool, written: Sequence[str]) -> str:
+    """Return the result as text, then the lines `written`; on a terminal with room for it also a chart of times."""
     text = "\n".join([tuning_text(tuning, explain), *written])
     return add_picture(text, lambda: time_chart(tuning))
 

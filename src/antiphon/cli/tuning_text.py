@@ -189,6 +189,7 @@ def _basis_text(tuning: Tuning) -> str:
         costs = tuning.library.costs
         hardware = [figures.name.upper() for figures in (costs.gpu, costs.network) if figures and figures.calibrated_by]
         if hardware:
+            # `in_short`: "yes" for a range all of whose figures are calibrated
             partly = "" if {in_short(r.rests_on) for r in tuning.ranges} == {"yes"} else "in part "
             times = f"{tuning.library.name.upper()}'s times on {' and '.join(hardware)}"
             return f"{model}, {partly}calibrated by {times}, not by Antiphon's kernels"
@@ -252,7 +253,7 @@ def _gains_lines(tuning: Tuning) -> list[str]:
     lines = ["", f"  Gain from choosing {', '.join(tuning.sweep)} for each size:", "", *table(head, rows)]
     lines += paragraph("over: the first value of the sweep; mean: geometric, over the sizes")
     for gain in tuning.gains if not has_several_kinds else ():
-        settings = [f"{words.options_text(dict(setting))} from {format_size(start)}" for start, _, setting in gain.best]
+        settings = [f"{words.options_text(dict(best))} from {format_size(start)}" for start, _stop, best in gain.best]
         more_text = f", and {len(settings) - MAX_SETTINGS} more" if len(settings) > MAX_SETTINGS else ""
         lines += paragraph(f"{gain.planner}: {'; '.join(settings[:MAX_SETTINGS])}{more_text}", rest="    ")
     return lines

@@ -108,7 +108,7 @@ def verify_command(
     if machine is not None and is_gpu_program_file(plan_file):
         machine = next(iter(plans.values())).topology  # `machine`, without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
-    with working(f"verifying {transfers} transfers"), within(str(plan_file)):
+    with working(f"verifying {transfers} transfers"), within(str(plan_file)):  # errors begin with the file's name
         operation = _canonical_names(op, dtype)
         verdict = check_plans(list(plans.values()), machine, proof=proof, **operation)
         verdict = verdict if machine is not None else check_failures(verdict, plan_file, proof=proof, **operation)

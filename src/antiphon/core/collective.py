@@ -184,7 +184,7 @@ class Collective:
     @cached_property
     def input_weights(self) -> Longs:
         """The summed weight of the blocks each rank contributes to."""
-        if self.kind in ("reduce", "reducescatter", "allreduce"):
+        if self.kind in COMBINING:
             return self._all_blocks()
         return self._side_weights(self.relation.pre_block, self.relation.pre_rank)
 
@@ -196,8 +196,8 @@ class Collective:
         return self._side_weights(self.relation.post_block, self.relation.post_rank)
 
     def _all_blocks(self) -> Longs:
-        """Return the weights if every member has every block: blocks times members are too many to add up one by
-        one."""
+        """Return per rank the weight of all blocks if it is a member, else 0: the sums where every member has every
+        block. Adding up the (block, member) pairs one by one would take too long."""
         sums = np.zeros(self.ranks, np.int64)
         sums[list(self.members)] = int(self.weights.sum())
         return sums
@@ -318,7 +318,9 @@ def _builtin_relation(collective: Collective) -> Relation:
     # All members for each block, as (block, rank). Scatter, gather and alltoall have one rank per block on both sides.
     rows_with_all = 0 if kind in ("scatter", "gather", "alltoall") else blocks
     all_pairs = np.repeat(block[:rows_with_all], m), np.tile(members, rows_with_all)
-    one_rank_side = {  # kind -> the single rank at the side of the collective that has one rank per block
+    # Per block its only rank on the side that has one rank per block: of a broadcast the holder, of a reduce the
+    # receiver. An allreduce has no such side.
+    one_rank_side = {
         "broadcast": lambda: roots, "reduce": lambda: roots, "allgather": lambda: members,
         "reducescatter": lambda: members, "allreduce": lambda: members[:0],
         "scatter": lambda: np.tile(roots, m), "gather": lambda: np.tile(members, r),
@@ -383,7 +385,7 @@ def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective
     return Collective(
         "custom", groups[0].ranks, members, weights=weights, groups=tuple(groups),
         custom=Relation(pre_block, pre_rank, pre_id, post_block, post_rank, post_want),
-        nbytes_weight=common * max(sizes) // int(np.gcd.reduce(weights)),
+        nbytes_weight=common * max(sizes) // int(np.gcd.reduce(weights)),  # `Collective` divides weights by their gcd
     )  # fmt: skip
 
 
@@ -439,7 +441,8 @@ def relation_of(pre_rows: AnyInts, post_rows: AnyInts, wants: tuple[tuple[int, .
 def _all_contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
     """Return whether all these ids of a block are contributed by some rank.
 
-    `contributed`: the (block, id) pairs of all contributions, as keys. Ids that keys cannot hold (int32) are none.
+    `contributed`: the (block, id) pairs of all contributions, as keys. No rank contributes an id that keys cannot hold
+    (they hold int32).
     """
     if not ids or min(ids) < 0 or max(ids) >= 2**31:
         return False

@@ -4,6 +4,7 @@ A table (of links, transfers, messages) is stored as NumPy columns of equal leng
 Code on tables of millions of rows is made of these operations instead of Python loops:
 
     column, octet_column  check values and freeze them as int32 or uint8
+    freeze, as_int32      make an array read-only, or int32, without a check
     order_of              the stable order of rows by a key
     is_ascending          whether rows are in order
     pack_columns          several columns as one integer key per row
@@ -18,6 +19,7 @@ Code on tables of millions of rows is made of these operations instead of Python
     pointers              where each owner's rows begin (CSR offsets), if rows are in order of owners
     concat_ranges         the rows of chosen owners, one owner after another
     sums_by_group         sums of whole numbers by group
+    largest_remainders    round numbers so that they keep their sum
     word_count, set_bits  sets of small numbers as bits of 64-bit words
     reached_nodes         the nodes of a graph that can be reached from start nodes
     row_batches           slices of rows that fit the cache

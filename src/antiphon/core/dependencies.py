@@ -150,4 +150,4 @@ def versions(schedule: Schedule) -> Versions:
     step[version_number[group_starts]] = times[(key[group_starts] & ((1 << bits) - 1)) >> 1]
     if cells is not None:
         out_cell = cells[out_cell]
-    return Versions(version[:rows], version[rows:], out_cell, step, ranks, slots)
+    return Versions(read=version[:rows], write=version[rows:], cell=out_cell, step=step, ranks=ranks, slots=slots)

@@ -104,7 +104,8 @@ def joints_of(schedule: Schedule) -> Joints | None:
         np.bincount(distinct(number * ranks + end[joint_rows]) // ranks, minlength=count)
         for end in (schedule.src, schedule.dst)
     )
-    return Joints(of_row, joint_rows[order], pointers(number[order], count), sources, destinations)
+    ptr = pointers(number[order], count)
+    return Joints(of_row=of_row, row=joint_rows[order], ptr=ptr, sources=sources, destinations=destinations)
 
 
 def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
@@ -124,6 +125,7 @@ def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     own = own[~are_among(own, routed)]  # a crossing that some route makes anyway costs nothing more
     keys = np.concatenate([routed, own])
     order = order_of(keys, len(joints) * max(topology.links, 1))
+    # `order`: positions in `keys`, of which those of own data come last
     return Trees(keys[order] // topology.links, keys[order] % topology.links, own=order >= len(routed))
 
 

@@ -122,6 +122,7 @@ def check_keys(data: bytes) -> None:
         if token == b"{":
             plain = _PLAIN.match(data, match.start())
             text = plain.group() if plain is not None else b""
+            # an odd number of quotes: the closing brace that was matched stands in a string
             if plain is None or text.count(b'"') % 2:
                 open_objects.append(set())
                 continue
@@ -178,6 +179,7 @@ def _lay_out(value: object, depth: int) -> list[bytes]:
             return [value.encode()]
         return [_encode_column(value) if isinstance(value, np.ndarray) else msgspec.json.encode(value)]
     strings = [string for item in items for string in item]
+    # The outermost object has a line per key, however short it is.
     if depth and isinstance(value, dict) and sum(map(len, strings)) <= MAX_LINE and b"\n" not in b"".join(strings):
         return [opening, b", ".join(b"".join(item) for item in items), closing]
     indent = b"\n" + b"  " * (depth + 1)
@@ -303,7 +305,7 @@ def _past_value(data: bytes, at: int) -> int:
     """Return the position after the value that begins at `at`."""
     if data[at : at + 1] not in (b"{", b"["):
         match = _STRING.match(data, at) or _SCALAR.match(data, at)
-        return max(match.end(), at + 1) if match else len(data)
+        return max(match.end(), at + 1) if match else len(data)  # + 1: callers advance also in faulty text
     depth = 0
     for token in _BRACKET.finditer(data, at):
         depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token.group(), 0)

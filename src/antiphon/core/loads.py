@@ -85,7 +85,7 @@ class Loads:
     resource: Longs
     step: Longs
     window: Longs  # number of steps
-    load: Exact
+    load: Exact  # int64, or Python integers where sums could overflow
     scale: int
     window_step: Longs  # the step in which the window begins
     window_length: Longs  # its number of steps
@@ -296,8 +296,8 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
         (len(resolved.table) + 1) * bound,
     )
     used_time_window, kind_in_use, kind_routes = _times_and_kinds(route_times, bound, resolved.table, topology)
-    # Expand routes into links. Rows joined in a switch (multicast, reduction) cross a shared link once, not once per
-    # row.
+    # Expand routes into links: from here on `time_window` and `load` have an entry per link crossed. Rows joined in a
+    # switch (multicast, reduction) cross a shared link once, not once per row.
     if schedule.joint is None:
         resource, time_window, load = _by_link(resolved.table, route_times, load, bound)
     else:
@@ -316,7 +316,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
         load=load, scale=scale * common,
         window_step=times[distinct_time_windows // len(windows)],
         window_length=windows[distinct_time_windows % len(windows)],
-        window_latency=np.zeros(len(distinct_time_windows)),
+        window_latency=np.zeros(len(distinct_time_windows)),  # `loads_on` fills it in
     )  # fmt: skip
     return _Traffic(total, window_index, kind_in_use, kind_routes)
 
@@ -411,7 +411,7 @@ def _time_steps(schedule: Schedule, topology: Topology) -> _Timing:
 def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
     """Time a schedule whose rows load no step but their own: one step of every pattern, some steps at a time.
 
-    Batches need little memory and stay in the caches.
+    Batches need little memory and fit into the processor's caches.
     """
     resolved = resolve_routes(schedule, topology)
     patterns = _group_steps(schedule, resolved)
@@ -430,7 +430,8 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
         seconds += line.seconds
         resource += line.resource.tolist()
     time_index, latency = time_index[patterns.first], latency[patterns.first]
-    # Join consecutive steps with the same time, and add the idle steps between.
+    # Join consecutive steps with the same time, and add the idle steps between. A run begins where the time index
+    # changes or a step is missing, which shifts step - position.
     loaded = np.flatnonzero(time_index)
     step, time_index = patterns.step[loaded], time_index[loaded]
     run = np.flatnonzero(run_starts(time_index) | run_starts(step - np.arange(len(step))))
@@ -438,9 +439,8 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
     idle = np.flatnonzero(begin[1:] > end[:-1]) + 1
     begin, end = np.insert(begin, idle, end[idle - 1]), np.insert(end, idle, begin[idle])
     indices = np.insert(time_index[run], idle, 0).tolist()
-    line = Timeline(
-        begin, end - begin, tuple(seconds[i] for i in indices), np.array([resource[i] for i in indices], np.int64)
-    )
+    run_seconds, run_resource = tuple(seconds[i] for i in indices), np.array([resource[i] for i in indices], np.int64)
+    line = Timeline(begin, length=end - begin, seconds=run_seconds, resource=run_resource)
     return _Timing(line, (patterns.step, np.ones(len(patterns.step), np.int64), latency), totals)
 
 
@@ -533,9 +533,11 @@ def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timelin
     # Seconds per byte of nbytes of a scaled load of 1: loads are in units of nbytes / (scale * pieces), capacities in
     # units of `resources.scale` bytes per second.
     unit = 1 / (resources.scale * common * traffic.unpipelined.scale * pieces)
+    # The last mark is the end of all loads: no run begins there.
     value = {load: load * unit for load in set(best[:-1].tolist())}
+    step_seconds = tuple(value[x] for x in best[:-1].tolist())
     return Timeline(
-        envelopes.marks[:-1], np.diff(envelopes.marks), tuple(value[x] for x in best[:-1].tolist()), best_resource[:-1]
+        envelopes.marks[:-1], length=np.diff(envelopes.marks), seconds=step_seconds, resource=best_resource[:-1]
     )
 
 
@@ -563,7 +565,6 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     With all steps overlapping, the link or limit with the greatest total load over capacity decides.
     """
     unpipelined = replace(schedule, pieces=1) if isinstance(schedule.pieces, int) else schedule
-    # With all steps overlapping only the total load of each resource counts.
     timing = _time_steps(unpipelined, topology) if _is_long(unpipelined) else None
     if timing is None or timing.totals is None:
         traffic = traffic_of(unpipelined, topology)
@@ -582,6 +583,7 @@ def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None)
     collective = schedule.collective
     # A chunk's share of nbytes: that of the largest input, divided by its number of chunks C.
     chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
+    # `topology.unit`: bytes per second of a unit link, so seconds * unit is the share of nbytes that it carries.
     ceil = {seconds: math.ceil(seconds * topology.unit / chunk) for seconds in set(line.seconds)}
     return sum(ceil[s] * length for s, length in zip(line.seconds, line.length.tolist(), strict=True))
 

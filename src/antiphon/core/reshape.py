@@ -135,6 +135,7 @@ def degrade(
     cap = None if to is None else parse_bandwidth(to, "degrade: to")
     capped = [t.bandwidth if cap is None else min(t.bandwidth, cap) for t in topology.types]
     slowed = [replace(t, bandwidth=capped[i] / factor) for i, t in enumerate(topology.types)]
+    # only a cap can leave every type as it is: a factor above 1 slows each
     if all(slowed[i] == topology.types[i] for i in np.unique(topology.link_type[chosen])):
         raise Invalid(f"degrade: every link selected is at most as fast as {quote(to)} already")
     # Each type gets a slowed twin, `len(types)` further on; unused types are dropped at the end.
@@ -176,7 +177,7 @@ def join(
 
     Ranks are numbered box by box, then the switches box by box, then the new ones; links box by box, then cables
     (there, back), then links. Places and limits of a box get its name ("box0") as a prefix. The unit is that of the
-    slowest link unless given. `ability`: what the new switches can do besides forwarding. Linear in the size of the
+    slowest link if `unit` is 0. `ability`: what the new switches can do besides forwarding. Linear in the size of the
     result.
     """
     boxes = tuple(boxes)
@@ -303,8 +304,8 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
     while True:
         links = alive[src] & alive[dst]
         a, b = src[links], dst[links]
-        # A node has several neighbours if some link of it, in either direction, leads elsewhere than to the last one
-        # that was written to `neighbour`. This needs no sort: O(links).
+        # A node has several neighbours if some link of it, in either direction, leads elsewhere than to its entry of
+        # `neighbour`, which is any one of them: the last that was written. This needs no sort: O(links).
         neighbour, several = np.full(nodes, -1, np.int64), np.zeros(nodes, bool)
         neighbour[a], neighbour[b] = b, a
         for end, other in ((a, b), (b, a)):
@@ -442,7 +443,7 @@ def contract(topology: Topology, host: Longs) -> Topology:
     inner = _inner_switches(ranks, topology.switches, src, dst)
     kept_links = (src != dst) & ~inner[src] & ~inner[dst]
     return Topology(
-        topology.name, ranks, topology.switches, link_src=src[kept_links], link_dst=dst[kept_links],
+        name=topology.name, ranks=ranks, switches=topology.switches, link_src=src[kept_links], link_dst=dst[kept_links],
         link_type=topology.link_type[kept_links], types=topology.types, limits=_keep_limits(topology, kept_links),
         unit=topology.unit, abilities=topology.abilities,
     )  # fmt: skip

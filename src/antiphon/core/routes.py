@@ -21,11 +21,11 @@ from antiphon.core.columns import (
     Floats,
     Ints,
     Longs,
-    concat_ranges,
-    order_of,
-    pack_columns,
-    run_starts,
-    unique_inverse,
+    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
+    run_starts,  # whether an element begins a run of equal values
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
 )
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
@@ -183,10 +183,10 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     single_links = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
     order = sorted(fault_by_row)
     return Resolved(
-        table.join(single_links).join(Routes.of(paths)),
-        route_of,
-        np.array(order, np.int64),
-        tuple(fault_by_row[i] for i in order),
+        table=table.join(single_links).join(Routes.of(paths)),
+        route=route_of,
+        faulty_rows=np.array(order, np.int64),
+        faults=tuple(fault_by_row[i] for i in order),
     )
 
 
@@ -329,9 +329,9 @@ def _trace_back(topology: Topology, entered_by: dict[int, int], src: int, dst: i
 
 def latencies(topology: Topology, table: Routes) -> Floats:
     """Return the latency of every route in seconds: the sum over its links."""
-    kinds = np.array([t.latency for t in topology.types], np.float64)
+    latency_of_type = np.array([t.latency for t in topology.types], np.float64)
     owner = np.repeat(np.arange(len(table)), np.diff(table.ptr))
-    link_latencies = kinds[topology.link_type[table.links]]
+    link_latencies = latency_of_type[topology.link_type[table.links]]
     return np.bincount(owner, weights=link_latencies, minlength=len(table)).astype(np.float64, copy=False)
 
 

@@ -33,12 +33,12 @@ from antiphon.core.columns import (
     column,
     distinct_pairs,
     is_ascending,
-    number_rows,
+    number_rows,  # the number of every row of these columns among the distinct rows, which ascend
     octet_column,
-    order_of,
-    pack_columns,
-    run_starts,
-    unique_inverse,
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
+    run_starts,  # whether an element begins a run of equal values
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
 )
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
@@ -176,6 +176,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         ranks = self.collective.ranks
+        # `column` returns int32, and raises Invalid unless all values are from the first bound to below the second
         object.__setattr__(self, "step", column(self.step, "step", 0, 2**31 - 1))
         object.__setattr__(self, "chunk", column(self.chunk, "chunk", 0, len(self.chunks)))
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
@@ -352,6 +353,7 @@ class Schedule:
             starts_run[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
             _, _, _, joint_number = self._joined
+            # the rows of a joint (numbers from 1) are one message whatever their ends; another joint begins another
             same_joint = joint_number[1:] == joint_number[:-1]
             starts_run[1:] = (starts_run[1:] | ~same_joint) & ~(same_joint & (joint_number[1:] > 0))
         return starts_run

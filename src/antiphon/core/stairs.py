@@ -20,7 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import SAFE_INT64, TABLE_PER_ROW, Longs, distinct, order_of, run_starts, sums_by_group
+from antiphon.core.columns import (
+    SAFE_INT64,
+    TABLE_PER_ROW,
+    Longs,
+    distinct,
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    run_starts,  # whether an element begins a run of equal values
+    sums_by_group,
+)
 
 Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
 Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in order of resource and begin

@@ -123,7 +123,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     linear).
     """
     target = check_permutation(topology, permutation)
-    kind, _ = _type_classes(topology)
+    link_class, _ = _type_classes(topology)
     image = np.full(topology.links, -1, np.int64)
     limits_of = _limits_of(topology)
     free = np.ones(topology.links, bool)  # links under no limit
@@ -132,8 +132,8 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     src, dst = topology.link_src[links], topology.link_dst[links]
     # Sort links by the images of their ends, and by their own ends: the i-th link of the first order has the i-th of
     # the second as its image.
-    by_image = np.lexsort((links, kind[links], target[dst], target[src]))
-    by_ends = np.lexsort((links, kind[links], dst, src))
+    by_image = np.lexsort((links, link_class[links], target[dst], target[src]))
+    by_ends = np.lexsort((links, link_class[links], dst, src))
     image[links[by_image]] = links[by_ends]
     if limits_of:
         _map_limited(topology, target, image)
@@ -144,7 +144,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     alike = not topology.abilities or all(
         topology.ability(node) == topology.ability(int(target[node])) for node in range(topology.ranks, topology.nodes)
     )
-    if not alike or not ends or not np.array_equal(kind, kind[image]):
+    if not alike or not ends or not np.array_equal(link_class, link_class[image]):
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
     return image.astype(np.int32)
 
@@ -234,7 +234,7 @@ def _scramble_bits(values: Sums) -> Sums:
     return values ^ (values >> np.uint64(32))
 
 
-def _refine_colours(sums: Sums, joined: Any) -> Sums:
+def _refine_colours(sums: Sums, adjacency: Any) -> Sums:
     """Refine colours by those of the neighbours until no class splits (Weisfeiler and Leman)."""
     classes = 0
     for _ in range(64):  # rounds: enough for machines; stopping early only separates fewer orbits
@@ -243,7 +243,7 @@ def _refine_colours(sums: Sums, joined: Any) -> Sums:
             break
         classes = new_classes
         # the own colour counts three times, so that it is not taken for a neighbour's
-        sums = _scramble_bits(sums * np.uint64(3) + joined @ _scramble_bits(sums + np.uint64(1)))
+        sums = _scramble_bits(sums * np.uint64(3) + adjacency @ _scramble_bits(sums + np.uint64(1)))
     return sums
 
 
@@ -269,9 +269,9 @@ def _list_orbits(encoded: _ColouredGraph) -> tuple[Longs, Longs]:
 
 def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _ColouredGraph:
     """Encode a machine as a coloured graph; `node_colour` (one per node) distinguishes nodes beyond rank and switch."""
-    kind, type_legend = _type_classes(topology)
+    link_class, type_legend = _type_classes(topology)
     limits_of = _limits_of(topology)
-    plain, limited = _collect_bonds(topology, kind, limits_of)
+    plain, limited = _collect_bonds(topology, link_class, limits_of)
     ranks = topology.ranks
     descriptions: list[Hashable] = [
         ("node", node >= ranks, node_colour[node] if node_colour else 0, *_ability_words(topology.ability(node)))
@@ -300,8 +300,8 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
     first_limit = len(descriptions)
     descriptions += [("limit", str(limit.bandwidth)) for limit in topology.limits]
     for (a, b, limits), links in limited.items():
-        links.sort(key=lambda link: (int(kind[link]), link))
-        types = tuple(sorted(Counter(int(kind[link]) for link in links).items()))
+        links.sort(key=lambda link: (int(link_class[link]), link))
+        types = tuple(sorted(Counter(int(link_class[link]) for link in links).items()))
         tails[len(descriptions)] = links
         edges += [(a, len(descriptions)), (len(descriptions), len(descriptions) + 1), (len(descriptions) + 1, b)]
         edges += [(len(descriptions), first_limit + limit) for limit in limits]
@@ -352,7 +352,7 @@ def _limits_of(topology: Topology) -> dict[int, list[int]]:
 
 
 def _collect_bonds(
-    topology: Topology, kind: Longs, limits_of: dict[int, list[int]]
+    topology: Topology, link_class: Longs, limits_of: dict[int, list[int]]
 ) -> tuple[dict[Bond, Longs], dict[tuple[int, int, tuple[int, ...]], list[int]]]:
     """Return the bonds without limits, as `Bond` -> pairs (a, b) of nodes, and the links under limits by (src, dst,
     limits). Of a pair, a is the end whose links to the other have the greater word (`_number_words`)."""
@@ -364,7 +364,7 @@ def _collect_bonds(
     nodes = topology.nodes
     pair = topology.link_src[free].astype(np.int64) * nodes + topology.link_dst[free]
     keys, pair_index = unique_inverse(pair, nodes * nodes)
-    word, words = _number_words(pair_index, kind[free], len(keys))
+    word, words = _number_words(pair_index, link_class[free], len(keys))
     # The description of the same pair seen from the other end.
     opposite_key = keys % nodes * nodes + keys // nodes
     opposite_index = np.minimum(np.searchsorted(keys, opposite_key), max(len(keys) - 1, 0))
@@ -383,38 +383,39 @@ def _collect_bonds(
     return plain, dict(limited)
 
 
-def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
+def _number_words(pair: Longs, link_class: Longs, pairs: int) -> tuple[Longs, list[Types]]:
     """Return for every pair of nodes the number of its *word* (from 1), and the words in ascending order.
 
     A word lists the number of links of each class between a pair. Most pairs have one class; these are compared by
     columns, and Python handles only the words.
 
-    >>> pair, kind = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 0, 1, 1])
-    >>> number, words = _number_words(pair, kind, 3)  # pair 2 has a link of class 0 and two of class 1
+    >>> pair, link_class = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 0, 1, 1])
+    >>> number, words = _number_words(pair, link_class, 3)  # pair 2 has a link of class 0 and two of class 1
     >>> number.tolist(), words
     ([1, 1, 2], [(), ((0, 1),), ((0, 1), (1, 2))])
     """
-    classes = int(kind.max(initial=0)) + 1
-    rows, count = np.unique(pair * classes + kind, return_counts=True)
-    owner, kind = rows // classes, rows % classes
+    classes = int(link_class.max(initial=0)) + 1
+    rows, count = np.unique(pair * classes + link_class, return_counts=True)
+    owner, link_class = rows // classes, rows % classes
     first = np.searchsorted(owner, np.arange(pairs + 1))
     singles = np.flatnonzero(np.diff(first) == 1)
     index: dict[Types, int] = {}
     word_index = np.zeros(pairs, np.int64)
     single_rows = first[singles]
     count_bound = int(count.max(initial=0)) + 1
-    codes, word_index[singles] = np.unique(kind[single_rows] * count_bound + count[single_rows], return_inverse=True)
+    single_codes = link_class[single_rows] * count_bound + count[single_rows]
+    codes, word_index[singles] = np.unique(single_codes, return_inverse=True)
     # Pairs with links of one class: numbered by columns, without a Python loop over pairs.
     for code in codes.tolist():
         index[((code // count_bound, code % count_bound),)] = len(index)  # a word of a single class
     for i in np.flatnonzero(np.diff(first) > 1).tolist():
         low, high = first[i], first[i + 1]
-        word = tuple(zip(kind[low:high].tolist(), count[low:high].tolist(), strict=True))
+        word = tuple(zip(link_class[low:high].tolist(), count[low:high].tolist(), strict=True))
         word_index[i] = index.setdefault(word, len(index))
     sorted_words: list[Types] = sorted(index)
-    rank = np.zeros(len(sorted_words), np.int64)
-    rank[[index[word] for word in sorted_words]] = np.arange(1, len(sorted_words) + 1)
-    return rank[word_index], [(), *sorted_words]
+    sorted_number = np.zeros(len(sorted_words), np.int64)  # by the index in which words were met
+    sorted_number[[index[word] for word in sorted_words]] = np.arange(1, len(sorted_words) + 1)
+    return sorted_number[word_index], [(), *sorted_words]
 
 
 def _map_limited(topology: Topology, node_image: Ints, image: Longs) -> None:

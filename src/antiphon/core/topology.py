@@ -150,6 +150,7 @@ class Topology(Displayed):
                 )
         object.__setattr__(self, "types", tuple(self.types))
         object.__setattr__(self, "limits", tuple(self.limits))
+        # `column` returns int32, and raises Invalid unless all values are from the first bound to below the second
         object.__setattr__(self, "link_src", column(self.link_src, "link source", 0, self.nodes))
         object.__setattr__(self, "link_dst", column(self.link_dst, "link destination", 0, self.nodes))
         object.__setattr__(self, "link_type", column(self.link_type, "link type", 0, len(self.types)))
@@ -222,9 +223,8 @@ class Topology(Displayed):
         if not self.abilities:
             return FORWARD_ONLY
         pairs = np.unique(np.stack([self.link_src, self.link_dst], axis=1), axis=0)
-        sources, destinations = (
-            np.bincount(pairs[:, end], minlength=self.nodes) for end in (1, 0)
-        )  # neighbours per node
+        # per node, the number of nodes from which links lead to it, and of those to which its links lead
+        sources, destinations = (np.bincount(pairs[:, end], minlength=self.nodes) for end in (1, 0))
         switches = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
         return Ability(
             multicast=any(a.multicast and sources[node] and destinations[node] > 1 for node, a in switches),
@@ -379,11 +379,12 @@ def build(
 ) -> Topology:
     """Build a topology from (src, dst, LinkType) triples, collecting the table of types."""
     table: dict[LinkType, int] = {}
-    rows = [(src, dst, table.setdefault(kind, len(table))) for src, dst, kind in links]
-    src, dst, kind = zip(*rows, strict=True) if rows else ((), (), ())
+    rows = [(src, dst, table.setdefault(link_type, len(table))) for src, dst, link_type in links]
+    src, dst, type_number = zip(*rows, strict=True) if rows else ((), (), ())
     return Topology(
-        name, ranks, switches, np.array(src), np.array(dst), np.array(kind), tuple(table), tuple(limits),
-        tuple(places), Fraction(unit), tuple(abilities), tuple(cards),
+        name, ranks, switches, link_src=np.array(src), link_dst=np.array(dst), link_type=np.array(type_number),
+        types=tuple(table), limits=tuple(limits), places=tuple(places), unit=Fraction(unit),
+        abilities=tuple(abilities), cards=tuple(cards),
     )  # fmt: skip
 
 

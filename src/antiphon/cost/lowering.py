@@ -70,7 +70,8 @@ def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Lowerin
         steps += bool(len(combining_steps) and combining_steps.max() == schedule.step.max())
     if kind == COPIES:
         steps += len(distinct(combining_steps)) * repeats
-    copies = _most_messages(schedule, pull=lowering != kind) * repeats if kind == COPIES else 0.0
+    pulls = lowering != kind  # its name ends in PULL: the receiver reads
+    copies = _most_messages(schedule, pulls) * repeats if kind == COPIES else 0.0
     return LoweringWork(steps, copies, float(barriers.timeline.total))
 
 
@@ -99,11 +100,11 @@ def costs_on(gpu: CallFigures) -> dict[str, LoweringCosts]:
         return {}
     launch, flight, share = gpu.launch, gpu.hop[LL], gpu.share[SIMPLE]
     costs = {
-        KERNEL: LoweringCosts(launch, gpu.hop[SIMPLE], copy=0.0, share=share),
+        KERNEL: LoweringCosts(start=launch, step=gpu.hop[SIMPLE], copy=0.0, share=share),
         STEPS: LoweringCosts(start=0.0, step=launch + flight, copy=0.0, share=share),
     }
     if gpu.copies is not None:
-        costs[COPIES] = LoweringCosts(launch, launch, gpu.copies.latency, gpu.copies.share)
+        costs[COPIES] = LoweringCosts(start=launch, step=launch, copy=gpu.copies.latency, share=gpu.copies.share)
     pulled = {
         kind + PULL: replace(cost, step=cost.step + flight, share=cost.share / PUSH_OVER_PULL)
         for kind, cost in costs.items()

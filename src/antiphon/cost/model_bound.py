@@ -75,7 +75,8 @@ def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: st
         with_ramp(bound_of(protocol_profile, unaided=has_nvls), protocol_profile, unaided=has_nvls)
         for protocol_profile in figures.protocols
     ]
-    # bound.unaided is None if the machine has no such switches, or this collective cannot use them.
+    # bound.unaided is None if the machine has no such switches, or this collective cannot use them. Then no schedule is
+    # priced by `switched`, and `unaided=True` above means the one bound that there is.
     if figures.switched is not None and proofs.bound.unaided is not None:
         # For both values of `by` the model adds the latency of the steps to the time of transfers in switches.
         aided = proofs.without_barriers(figures.switched, add_latency=True)

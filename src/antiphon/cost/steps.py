@@ -68,6 +68,7 @@ def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
     marks, mark_number = unique_inverse(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
+    # from each mark to the next: the greatest latency of the rows there, and the row that has it (-1: none)
     top, winning_row = upper_envelope(mark_number[: len(begin)], mark_number[len(begin) :], seconds, len(marks))
     has_message = np.flatnonzero(winning_row[:-1] >= 0)
     return Latencies(marks[has_message], np.diff(marks)[has_message], top[has_message].astype(np.float64))
@@ -171,6 +172,7 @@ class Barriers:
         order = order_of(resource * bound + step, routing.resources * bound)
         message, key = message[order], (resource * bound + step)[order]
         # In each run, of the messages begun so far on its busiest link, the one that ends last is still being sent.
+        # With the resource in front, the running maximum begins anew with each resource.
         end_key = resource[order] * bound + end[order]
         is_latest = end_key == np.maximum.accumulate(end_key)
         latest = np.maximum.accumulate(np.where(is_latest, np.arange(len(end_key)), 0))

@@ -15,7 +15,7 @@ from typing import Any
 
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Missing, Unsupported, quote
-from antiphon.formats.files import Contents, Files, Written, write_files
+from antiphon.formats.files import FileContent, Files, Written, write_files
 from antiphon.registry import BackendCapabilities, Entry, RuntimeCapabilities, call, find
 
 __all__ = ["emit", "export", "find_format", "lacks", "names_file", "refuse_chooser", "write_emitted"]
@@ -55,7 +55,7 @@ def find_format(name: str) -> Entry[BackendCapabilities]:
 def emit(
     plan: Plan | Mapping[str, Plan], name: str, *, nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Files[Contents]:  # fmt: skip
+) -> Files[FileContent]:  # fmt: skip
     """Return the files of a plan as a back end writes them, by name: text, bytes, or an iterable of bytes to be joined.
 
     Back ends that write whole tables also take plans for one machine, by collective.
@@ -73,7 +73,7 @@ def emit(
         raise Invalid(f"back end {name} writes one plan, got {len(plans)}; choose one of them")
     arguments = dict(options or {})
     if "nbytes" in entry.can.needs:
-        if "nbytes" in arguments or nbytes is None:
+        if "nbytes" in arguments or nbytes is None:  # it is a parameter of its own, not an option
             raise Invalid(f"back end {name} writes the messages of one size: pass nbytes, such as 64MiB")
         arguments["nbytes"] = nbytes
     elif nbytes is not None:
@@ -92,13 +92,18 @@ def export(
     nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Written:
-    """Write a plan as files into a folder, all or none; each with its bytes."""
+    """Write a plan as files into a folder, all or none; return their paths and sizes in bytes, with notes."""
     files = emit(plan, name, nbytes=nbytes, options=options)
     return Written(write_emitted(files, name, folder), files.notes)
 
 
-def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.PathLike[str]) -> list[tuple[Path, int]]:
-    """Write the files of a back end, all or none. If it writes a single file, `folder` may name it (names_file)."""
+def write_emitted(
+    files: Mapping[str, FileContent], name: str, folder: str | os.PathLike[str]
+) -> list[tuple[Path, int]]:
+    """Write the files of a back end, all or none; return their paths and sizes in bytes.
+
+    If it writes a single file, `folder` may name it (names_file).
+    """
     into = Path(folder)
     if not names_file(name, into):
         return write_files(folder, files)

@@ -188,7 +188,7 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
 
 
 def is_collective(name: str) -> bool:
-    """Return whether a run of this kind measures a collective."""
+    """Return whether a run of this kind measures a collective: `kind_named` maps its spellings to our name."""
     return kind_named(name) == name
 
 
@@ -247,12 +247,12 @@ class _Reader:
             if row:
                 at = self._add_row(row, at)
             elif self.run.program == OSU and (row := _OSU_ROW.search(line)):
-                if int(row[1]) and float(row[2]):
+                if int(row[1]) and float(row[2]):  # 0 bytes, or no time, are of no use
                     wrong = (row[4] or "").startswith("Fail")
                     self.run.rows.append(LogRow(int(row[1]), float(row[2]) / 1e6, wrong=wrong))
             else:
                 if head := _HEAD.search(line):
-                    words = head[0].split()
+                    words = head[0].split()  # the columns in place begin where the name of the first comes again
                     self.width = next((i for i in range(USUAL_WIDTH, len(words)) if words[i] == words[0]), USUAL_WIDTH)
                 title = _TITLE.search(line)
                 start = None if title or _END.search(line) else _PROGRAM_NAME.search(line)
@@ -275,7 +275,8 @@ class _Reader:
             self.has_command = self.has_command or is_command
         if device := _DEVICE.search(line):
             host_and_process = (device[3], device[2])
-            # In one job each rank is on one host. (The same rank and host may be of an earlier start, without rows.)
+            # In one job each rank is on one host: a second host for it shows processes that measure alone. The same
+            # host once more shows nothing, as the first list may be that of an earlier start, which printed no rows.
             earlier_host, _ = self.devices.setdefault(int(device[1]), host_and_process)
             run.separate |= earlier_host != device[3]
             self.devices[int(device[1])] = host_and_process
@@ -340,7 +341,7 @@ class _Reader:
             values = _parse_tail(tail, self.width) or values
         if values is None or not _is_consistent(int(row[1]), values):
             self.run.garbled += 1
-            return at
+            return at  # the lines behind it may be rows of their own
         if int(row[1]):  # a row of 0 bytes is read, but of no use
             out_of_place, *in_place_times = values.times
             in_place = in_place_times[0] / 1e6 if in_place_times and in_place_times[0] else None
@@ -406,12 +407,12 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
         if not _NUMBER.fullmatch(word):
             break
         values.append(word)
-    root = values.pop(0) if len(values) % width == 1 else ""
+    root = values.pop(0) if len(values) % width == 1 else ""  # else this version has no column for it
     if len(values) < width or len(values) % width or "." in root:
         return None
     groups = [values[at : at + width] for at in (0, width)[: len(values) // width]]
     try:
-        times = tuple(float(group[0]) for group in groups if group[0][0].isdigit())
+        times = tuple(float(group[0]) for group in groups if group[0][0].isdigit())  # without "N/A", "inf" and "nan"
         algbw, busbw = map(float, groups[0][1:3])  # behind the time
     except ValueError:
         return None

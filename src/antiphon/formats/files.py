@@ -12,17 +12,17 @@ from typing import TypeVar
 from antiphon.core.files import name_of, one_line
 from antiphon.errors import Invalid, quote
 
-Contents = str | bytes | Iterable[bytes]  # of one file; an iterable is streamed
-Content = TypeVar("Content")  # of the files of one format: str, or any of Contents
+FileContent = str | bytes | Iterable[bytes]  # of one file; an iterable is streamed
+ContentT = TypeVar("ContentT")  # of all files of one format: FileContent, or only str
 
 
-class Files(dict[str, Content]):
+class Files(dict[str, ContentT]):
     """A plan in a format: the content of each file by name.
 
     `notes`: a line for each thing of the plan that the format cannot express, with the reason.
     """
 
-    def __init__(self, files: Mapping[str, Content], notes: Iterable[str] = ()) -> None:
+    def __init__(self, files: Mapping[str, ContentT], notes: Iterable[str] = ()) -> None:
         super().__init__(files)
         self.notes = tuple(notes)
 
@@ -35,7 +35,7 @@ class Written(list[tuple[Path, int]]):
         self.notes = tuple(notes)
 
 
-def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -> list[tuple[Path, int]]:
+def write_files(folder: str | os.PathLike[str], files: Mapping[str, FileContent]) -> list[tuple[Path, int]]:
     """Write files into a folder, which is created if missing; return each with its size in bytes.
 
     Each is written beside its target and synced; once all are complete, they are renamed. After any failure, and after
@@ -67,7 +67,7 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -
     return written
 
 
-def _write_file(path: Path, contents: Contents) -> int:
+def _write_file(path: Path, contents: FileContent) -> int:
     """Write and sync a new file; return its size in bytes."""
     blocks = (
         (contents.encode(),) if isinstance(contents, str) else (contents,) if isinstance(contents, bytes) else contents

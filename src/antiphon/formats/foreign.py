@@ -51,10 +51,10 @@ def is_gpu_program_file(path: str | os.PathLike[str]) -> bool:
 
 def check_correct(program: ForeignProgram) -> None:
     """Raise Wrong unless the program is correct for all buffers that it serves."""
-    for placement, code in program.codes.items():  # per placement of buffers: in place, out of place
+    for variant, code in program.codes.items():  # in place, out of place
         fault = judge(code)
         if fault is not None:
-            raise Wrong(fault.kind, f"{placement}: {fault.what}")
+            raise Wrong(fault.kind, f"{variant}: {fault.what}")
 
 
 def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
@@ -73,7 +73,7 @@ def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
     try:
         return Plan.of(machine, with_routes(schedule, machine, head.format), {"planner": head.format})
     except Unsupported as error:
-        # of "planner msccl-xml: no link ... to rank 3 of M; use ring" take what names the ranks
+        # of "planner msccl-xml: no link ... to rank 3 of M; use ring" keep the middle: no planner is to be chosen here
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 
 

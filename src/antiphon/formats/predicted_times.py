@@ -54,7 +54,7 @@ class PredictedTimes:
                 factor = float(speedup or 0) if library else 0.0
                 library_seconds = _library_times(plan, nbytes, seconds * factor)
                 return PredictedTimes(nbytes, seconds, factor, library.upper(), by_protocol, library_seconds)
-        return PredictedTimes(
+        return PredictedTimes(  # with tuned_bytes 0 the other figures are not read
             tuned_bytes=0,
             seconds=1.0,
             speedup=0.0,
@@ -69,8 +69,12 @@ class PredictedTimes:
         return min(times, key=lambda name: times[name], default="")
 
     def largest_by(self, protocol: str, start: int, stop: int | None, limit: int) -> int:
-        """Return the largest size up to which a protocol is the fastest, of those from `start` to below `stop` (None:
-        `limit`) that double; 0 if none. If it is the fastest at the last size, too, return that."""
+        """Return the last of the sizes start, 2 start, 4 start, ... below `stop` (None: below `limit`) up to which a
+        protocol is the fastest at each; 0 if it is not at the first.
+
+        If it is the fastest at `stop` - 1, the last size of the range, too, return that: the protocol then counts as
+        the fastest from the result so far up to there.
+        """
         name, largest, nbytes = protocol.lower(), 0, max(start, 1)
         while nbytes < (stop or limit) and self.fastest_protocol(nbytes) == name:
             largest, nbytes = nbytes, 2 * nbytes

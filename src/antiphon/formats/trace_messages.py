@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import Floats, Longs
-from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.files import name_of, read_buffers, read_bytes, reading
 from antiphon.errors import Invalid, quote
 from antiphon.formats.chrome import ChromeTrace
 
@@ -57,11 +57,11 @@ def is_trace_file(path: str | os.PathLike[str]) -> bool:
     if not os.path.isfile(path):
         return False
     with reading(name_of(path)):
-        return b'"traceEvents"' in read_bytes(path)[:HEAD_BYTES]
+        return b'"traceEvents"' in next(read_buffers(path), b"")[:HEAD_BYTES]
 
 
 def read_messages(path: str | os.PathLike[str]) -> TracedMessages:
-    """Return the messages of a trace; raise Invalid if it holds none, or those of several runs."""
+    """Return the messages of a trace; raise Invalid if it holds none, or those of several traces that were merged."""
     name = name_of(path)
     with reading(name):
         return _messages_of(ChromeTrace(name, read_bytes(path)))
@@ -71,7 +71,7 @@ def _messages_of(trace: ChromeTrace) -> TracedMessages:
     """Match the intervals of senders and receivers, in the order in which the trace has them."""
     sent: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     arrived: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    processes = set()
+    processes = set()  # of Chrome's format: a trace has all its messages in one, with a track for each rank
     for number, event in enumerate(trace.events):
         if event["ph"] == "X" and event.get("cat") in (*_SENT, _ARRIVED):
             _check_message(event, number)

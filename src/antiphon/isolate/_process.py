@@ -4,9 +4,9 @@ A `Process` is forked for one job, or a worker that gets one job after another (
 `receive` when its pipe is readable and `check` regularly, because that is where budgets are enforced. Both return
 `Ended` when the job is over: with its value, or with an exception that says why there is none.
 
-Stopping escalates: SIGTERM asks the job to send its best result (`Sent`) and end, as `Stopped` (it raises TimedOut
-there, see _child.py). After `grace` seconds, or a tenth over its CPU budget, the process is killed, a worker with
-its descendants.
+Stopping escalates: SIGTERM raises TimedOut within the job (_child.py), which may then send its best result (`Sent`) and
+should end. However it ends, `Ended` then has `Stopped` as its result. After `grace` seconds, or a tenth over its CPU
+budget, the process is killed, a worker with its descendants.
 
 Example: budget 10 s, grace 2 s. At 10 s of CPU time `check` sends SIGTERM, and repeats it; the job sends its best
 result at 10.5 s and ends. If it ignored the signal, it would be killed at 11.05 s of CPU time.

@@ -49,7 +49,7 @@ from antiphon.lower.rows import DataLine, Prepared, find_positions, prepare
 class OperationTable:
     """Operations under construction, with parts and waits: blocks of columns, concatenated at the end."""
 
-    # kind, rank, peer, pieces, time, chunk (the first one that the operation moves; it decides the channel)
+    # kind, rank, peer, pieces (that it moves one by one), time, chunk (the first that it moves; it decides the channel)
     columns: list[tuple[Longs, ...]] = field(default_factory=list)
     part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base (its place)
     waits: list[tuple[Longs, Longs]] = field(default_factory=list)  # later, earlier: who waits, and for whom
@@ -105,13 +105,12 @@ def assemble_program(
     part_order = order_of(number[operation], len(order))
     later, earlier = table.all("waits", 2)
     # A pair (later, earlier) is packed into one integer, so that one sort removes duplicates.
-    factor = max(len(order), 1)
-    later, earlier = np.divmod(distinct(number[later] * factor + number[earlier]), factor)
+    later, earlier = np.divmod(distinct(number[later] * len(order) + number[earlier]), max(len(order), 1))
     # Bases: first the places in users' buffers, then one per stretch of scratch, at the rank that its first row
     # (`movement.head`) goes to; both sorted by rank.
     base_rank = np.concatenate([places.rank, schedule.dst[movement.head]]).astype(np.int64)
     by_rank = order_of(base_rank, ranks)
-    base_number = _invert_order(by_rank)
+    base_number = _invert_order(by_rank)  # from the number in `part_columns` to the one in the program
     # columns of zeros: for the places (no slot, no origin), and for the stretches (no shift)
     place_zeros, stretch_zeros = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
     # The data of a stretch lie relative to the first point of its first chunk.
@@ -120,13 +119,12 @@ def assemble_program(
     for operations, operation_joints in table.joint:
         joint[number[operations]] = operation_joints
     finish_rank, finish_begin, finish_end, finish_base, divisor = _finish_table(prepared)
-    planner = schedule.provenance.get("planner")
+    by_planner = f", {schedule.provenance['planner']}" if schedule.provenance.get("planner") else ""
     return Program(
         collective=schedule.collective,
         in_place=prepared.in_place,
         channels=channels,
-        label=f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks"
-        + f", {planner}" * bool(planner),
+        label=f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks{by_planner}",
         denominator=line.denominator,
         point_whole=line.units,
         point_numerator=line.numerators,
@@ -169,8 +167,8 @@ def _invert_order(order: Longs) -> Longs:
 
 
 def _find_intervals(line: DataLine, chunk: Longs, *columns: Longs) -> tuple[Bools, Bools]:
-    """Return which ordered chunks begin an interval, of adjacent ones with equal columns, and which end one."""
-    starts = np.logical_or.reduce([run_starts(column) for column in columns])
+    """Return which of the ordered chunks begin an interval (adjacent chunks with equal columns), and which end one."""
+    starts = np.logical_or.reduce([run_starts(column) for column in columns])  # run_starts: differs from the row before
     starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
     return starts, _run_ends(starts)
 
@@ -247,6 +245,8 @@ def _add_transfers(
     """Add sends, receives, copies and folds; return writers and readers. O(n log n).
 
     After the first step a rank's own data are sent from their copy in the output, next to the data that have arrived.
+    moves.py has the fields of `movement` and `folding`; `values.order.read` and `.write` are the versions that a row
+    reads and writes, `values.row` the row that brings an operand (-1: none).
 
     Of `core.example.star` operations 0 to 3 receive, 4 to 7 send, 8 folds. Row 0 is received by operation 1. Version 1,
     the sum, is made by the fold, which reads version 0; operations 6 and 7 send it.
@@ -460,8 +460,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     is_replaced = np.zeros(collective.ranks * members, bool)
     is_replaced[end_place] = True
     reader, read_place = reader[is_replaced[read_place]], read_place[is_replaced[read_place]]
-    # A join for each place: it waits for all readers of the place.
-    ready = np.zeros(len(is_replaced), np.int64)  # per place, the time of its join
+    ready = np.zeros(len(is_replaced), np.int64)  # per place, the time of the join that waits for all its readers
     # A send of several pieces ends 2 * (pieces - 1) later than it begins; the join follows its last reader.
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
     places = distinct(read_place)
@@ -469,9 +468,8 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     join = np.full(len(ready), -1, np.int64)
     join[places] = table.add(JOIN, rank, peer=rank, pieces=1, when=ready[places], chunk=0)
     table.wait(join[read_place], reader)
-    # And a copy for each output, which waits for the join of its place.
-    value, chunk = prepared.last[rows], outputs.chunk[rows]
-    end_rank = outputs.rank[rows]
+    # And a copy for each output, which waits for the join of its place. `value`: the version that has been received.
+    value, chunk, end_rank = prepared.last[rows], outputs.chunk[rows], outputs.rank[rows]
     begin = np.maximum(ready[end_place], when[accesses.writer[value]]) + 1
     number = table.add(FOLD, end_rank, end_rank, line.pieces[chunk], begin, chunk)
     for base in (prepared.places.outputs[rows], movement.base[value]):
@@ -536,17 +534,15 @@ def _order_stretches(
     is_unread[stretch] = False
     stretch, user = np.concatenate([stretch, np.flatnonzero(is_unread)]), np.concatenate([user, writer[is_unread]])
     when = table.when()
-    end = when[writer] if len(writer) else np.zeros(0, np.int64)
+    end = when[writer]
     # The life of a stretch: from its receive to its last user.
     np.maximum.at(end, stretch, when[user])
-    rank = schedule.dst[movement.head].astype(np.int64)
-    first_use = 2 * prepared.time[movement.head]
+    rank, first_use = schedule.dst[movement.head].astype(np.int64), 2 * prepared.time[movement.head]
     stretches = ScratchStretches(rank, line.begin[head], line.end[tail], line.pieces[head], first_use, last_use=end)
     slots = assign_stretches(line, schedule.collective.ranks, stretches, lag)
     successor = np.full(len(head), -1, np.int64)  # per stretch the stretch that has its slot next
     reusing = np.flatnonzero(slots.before >= 0)
-    # Invert `before`, which names the previous owner of a slot.
-    successor[slots.before[reusing]] = reusing
+    successor[slots.before[reusing]] = reusing  # the inverse of `before`, which names the previous owner of a slot
     has_successor = successor[stretch] >= 0
     table.wait(writer[successor[stretch[has_successor]]], user[has_successor])
     return slots

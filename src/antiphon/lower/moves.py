@@ -174,7 +174,8 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
 
     `staged`: every row from rank to rank goes into scratch. The arrays of `Values` used here are, per version: `place`
-    (-1: in scratch), `moment` (of its step; rows have `time`, on the same scale), `group`. Per group: `version` (that
+    (-1: in scratch), `overwritten` (the next version has the same place), `read_at_overwrite` (it is read in the step
+    that writes that), `moment` (of its step; rows have `time`, on the same scale), `group`. Per group: `version` (that
     it writes), `count` (of its operands), `first` (operand). Per operand: `row` (that brings it, -1: the cell's own
     value), `owner` (its group).
 

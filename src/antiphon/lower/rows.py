@@ -72,6 +72,7 @@ class DataLine:
         point_of_edge = number_rows(units_of_edges, numerators_of_edges)
         edge_of_point = np.zeros(int(point_of_edge.max(initial=-1)) + 1, np.int64)  # any one of them
         edge_of_point[point_of_edge] = np.arange(len(point_of_edge))
+        # by share as well: an empty chunk stands before the one that begins at the same offset
         order = np.lexsort((chunks.share, chunks.offset, chunks.block))
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
@@ -132,7 +133,9 @@ class BufferPlaces:
 class Values:
     """Versions and their places. A *group* is all writes of one version, with the operands that these combine."""
 
-    order: Versions  # all versions by cell, in order of time: version v - 1 of the same cell is the one before v
+    # all versions by cell, in order of time: version v - 1 of the same cell is the one before v. `order.read` and
+    # `order.write`: per row of the schedule the version that it reads, and the one that it writes
+    order: Versions
     moment: Longs  # per version: the number of its step among the steps in use, -1 for an initial version
     group: Longs  # per version: its group, -1 for an initial version
     place: Longs  # per version: its place in a user's buffer, -1: in scratch

@@ -27,7 +27,7 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 
 
 # The fields of `PlannerCapabilities` used here; `tune` reads them.
-#   effort       time to plan and verify on many ranks, relative to a schedule of ranks / 2 transfers (1.0); no unit
+#   effort       time to plan and verify on many ranks, relative to a schedule with one transfer per pair of ranks (1.0)
 #   most         by collective, the greatest number of ranks; the planner is refused on more
 #   sweep        option sets that `tune` tries, by default only the defaults ({})
 #   tuned        the collectives for which `tune` uses the planner without its name; False: none

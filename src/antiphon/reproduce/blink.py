@@ -335,6 +335,7 @@ def figure22b() -> Iterator[Row]:
             point.limit == expected and (expected == "NVLink" or point.speed >= MIN_NETWORK_SHARE * point.network),
             note=f"{point.speed / float(point.rate):.3g} of what endless data get", engine="blink",
         )  # fmt: skip
+    # with a network that limits nothing, the rate is that of NVLinks, at the assumed and at their nominal speed
     nvlink_rate = cluster.network_point(cluster.UNLIMITED_GBITS).rate
     nominal_rate = cluster.network_point(cluster.UNLIMITED_GBITS, cluster.NOMINAL_NVLINK).rate
     at_knee = cluster.network_point(nvlink_rate / cluster.GIGABIT_BYTES)

@@ -58,7 +58,8 @@ from antiphon.reproduce.rows import (
 from antiphon.topologies import topology
 
 PLAIN_MODEL = "alpha-beta"
-MIN_EQUAL_CELLS, CELLS = 24, 30  # of the cells of Table 6 for hierarchical networks without ACPS: must agree, all
+CELLS = 30  # cells of Table 6 for hierarchical networks without ACPS
+MIN_EQUAL_CELLS = 24  # of these must agree
 PIECE_COUNTS = (1, 2, 4, 8, 16)  # pieces that are tried
 BOX = 8  # GPUs of a server
 LARGE_SIZES = ("3.2e7", "1e8", "3.2e8")  # floats; sizes at which latency hardly counts

@@ -30,8 +30,9 @@ from antiphon.reproduce.rows import (
 )
 from antiphon.topologies import topology
 
-# Of the published times on one switch, so many must be within CLOSE (and all within NEAR)
-CELLS_ON_ONE_SWITCH, MIN_CLOSE, CLOSE = 21, 20, 0.03
+CLOSE = 0.03  # relative deviation of a time; NEAR is the looser one
+CELLS_ON_ONE_SWITCH = 21  # published times on networks of one switch, all of which must be within NEAR
+MIN_CLOSE = 20  # of these must be within CLOSE
 INTEGER_TOLERANCE = 0.05  # times are printed with three decimals, so steps this near an integer are one
 # compared with GenTree on every tree of switches. RHD exchanges large parts with far ranks, as in textbooks, or with
 # near ones

@@ -88,7 +88,7 @@ def sccl_figures() -> Iterator[Row]:
 
 
 def _by_simple(library: LibraryModel, kind: str, size: int) -> float:
-    """Return the seconds of NCCL by protocol Simple."""
+    """Return the seconds of NCCL by protocol Simple. (`at` returns an option per algorithm and protocol.)"""
     return min(option.seconds for option in library.at(kind, size) if option.protocol == SIMPLE)
 
 

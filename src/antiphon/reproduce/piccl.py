@@ -65,7 +65,7 @@ def figure4() -> Iterator[Row]:
 
     The machine has two nodes of four GPUs.
     """
-    plans = plan_family(KRING, "allgather", delta_machine(FIGURE4_NODES), (1, 2))
+    plans = plan_family(KRING, "allgather", delta_machine(FIGURE4_NODES), (1, 2))  # k = 1 is the ring
     curves: dict[str, list[float]] = {}
     for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
         curves[fidelity] = _speedup_curve(plans, model)

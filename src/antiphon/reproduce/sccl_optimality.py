@@ -138,6 +138,7 @@ def _list_refuted_neighbours(
 ) -> tuple[tuple[Point, str], ...]:
     """Return the next better points (more chunks, fewer rounds, fewer steps) that bounds refute, with the bound."""
     steps_apart = 2 if algorithm.composed else 1
+    # chunks of a rank's input that one chunk more of every block adds
     weight = (
         algorithm.schedule.collective.input_weight
         if not algorithm.composed

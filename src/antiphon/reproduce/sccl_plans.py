@@ -120,8 +120,8 @@ class PointFamily:
         rounds_per_part = least_rounds_per_part(instance, about, certificate["steps"], evidence) * (1 + composed)
         ratio_bound = rounds_per_part * instance.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
-            schedule, chunks, steps, rounds, ratio_bound, certificate["proof"], engine, seconds, composed,
-            checked.proved, checked.trusted,
+            schedule, chunks, steps, rounds, ratio_bound, proof=certificate["proof"], engine=engine, seconds=seconds,
+            composed=composed, proved=checked.proved, trusted=checked.trusted,
         )  # fmt: skip
 
 

@@ -72,13 +72,15 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
     path = variables.get("PATH", "")
     programs = [(kind, name) for kind, names in PROGRAMS.items() for name in names if shutil.which(name, path=path)]
     with ThreadPoolExecutor(8) as pool:
-        smi = (shutil.which("nvidia-smi", path=path) or "", "--query-gpu=name,driver_version", "--format=csv,noheader")
-        query = pool.submit(run_program, smi, TIMEOUT) if smi[0] else None
-        rows = list(pool.map(lambda row: _ask_version(row[0], row[1], path), programs))
-        smi_output = query.result()[0].decode("utf-8", "replace") if query else ""
+        smi = shutil.which("nvidia-smi", path=path)
+        command = (smi or "", "--query-gpu=name,driver_version", "--format=csv,noheader")
+        query = pool.submit(run_program, command, TIMEOUT) if smi else None
+        queries = [pool.submit(_ask_version, kind, name, path) for kind, name in programs]
+        rows = [program_query.result() for program_query in queries]
+        smi_output, _ = query.result() if query else (b"", "")
     for kind in PROGRAMS:
         inventory[kind] = [row for (program_kind, _), row in zip(programs, rows, strict=True) if program_kind == kind]
-    if gpu_lines := _GPU_LINE.findall(smi_output):
+    if gpu_lines := _GPU_LINE.findall(smi_output.decode("utf-8", "replace")):
         amd_gpus = [gpu for gpu in inventory["gpus"] if gpu["vendor"] != "NVIDIA"]
         inventory["gpus"] = [
             {"vendor": "NVIDIA", "name": name.strip(), "driver": driver} for name, driver in gpu_lines

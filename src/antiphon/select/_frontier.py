@@ -315,7 +315,7 @@ def _find_in_child(task: _Task, memory: float | None, own_program: bool) -> Iter
     planner, entry, options, request = task
     terms = PoolTerms[_Task](
         _send_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
-        grace=GRACE,
+        grace=GRACE,  # seconds in which a stopped search can still send its points
     )  # fmt: skip
     # the child gets no callback of this process (`silent`); it sends its lines of progress as messages
     job = (planner, entry, options, replace(request, tell=silent))

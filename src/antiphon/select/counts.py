@@ -187,7 +187,7 @@ def bound_loss(schedule: Schedule, topology: Topology) -> float:
     crossings, capacity = _list_cuts(schedule.collective, topology)
     capacity_of = topology.resources.bytes_per_second
     # Resources with equal rows, such as all cards of a box, have the same linear program: solve it once.
-    loads = {
+    loads = {  # `indptr` grows at the resources that some block crosses
         (shares[[r]].toarray() / float(capacity_of(r))).tobytes()
         for r in np.flatnonzero(np.diff(shares.indptr)).tolist()
     }

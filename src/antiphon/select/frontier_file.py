@@ -172,16 +172,17 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
         ratio = least_rounds_per_part(instance, about, steps, evidence) / instance.input_weight
         # no R/C below `ratio` in these steps; then every single (C, S, R) that the search refuted
-        entries = [{**subject, "ratio_below": str(ratio)}]
+        ratio_entry: dict[str, Any] = {**subject, "ratio_below": str(ratio)}
+        entries = [ratio_entry]
         proof_names = (name for name, _ in refutation_files(certificate))  # SAT proofs, in the order used below
         if "sends" in evidence:
-            entries[0] |= {"sends": evidence["sends"], "refutation": next(proof_names)}
+            ratio_entry |= {"sends": evidence["sends"], "refutation": next(proof_names)}
         else:
-            entries[0][_kind_of(evidence)] = [explicit_dual(instance, evidence)]
-            if "pairs" in entries[0]:
+            ratio_entry[_kind_of(evidence)] = [explicit_dual(instance, evidence)]
+            if "pairs" in ratio_entry:
                 # R/C = ratio lets all links together carry `ratio` times their capacities of each chunk
                 # (`capacity` has the bonds first, then the shared limits)
-                entries[0]["sends"] = int(ratio * sum(instance.capacity[: len(instance.bonds)]))
+                ratio_entry["sends"] = int(ratio * sum(instance.capacity[: len(instance.bonds)]))
         for refuted in certificate["refuted"]:
             entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
             if refuted["how"] == "duals":

@@ -144,8 +144,8 @@ class Ledger:
     def receive(self, message: Message | AtWork) -> None:
         """Take a message of a task, and report progress."""
         if isinstance(message, AtWork):
-            by_seconds = sorted(message.tasks, key=lambda task: -task[1])  # the straggler first
-            self.at_work = dict(by_seconds)
+            straggler_first = sorted(message.tasks, key=lambda index_seconds: -index_seconds[1])
+            self.at_work = dict(straggler_first)
             self._report_progress()
             return
         task = self.tasks[message.index]
@@ -177,7 +177,7 @@ class Ledger:
         limit = self.limits.get(kind)
         if not self.may_skip or limit is None:
             return
-        if not self.sufficiency.update(kind, limit, self.ended, self._times_of):
+        if not self.sufficiency.update(kind, limit, self.ended, self._times_of):  # True once: its best plans suffice
             return
         # also tasks that ended already: only their position in the order counts, not when they ended
         for task in self.pending:
@@ -207,6 +207,8 @@ class Ledger:
     def _find_rivals(self, task: Task, earlier: Sequence[Key]) -> tuple[Times, ...]:
         """Return the least times by size of each group of earlier schedules that large schedules of this task are
         compared with; zeros, which drop them all, if this task can neither win nor stand for NCCL.
+
+        A large schedule is dropped if it is faster than no group at any size (`Prices.is_dropped`).
         """
         same_kind = [
             (self.tasks[key.candidate].planner, self.evaluations[key].seconds)
@@ -495,11 +497,11 @@ class Ledger:
     ) -> Range:  # fmt: skip
         """Return one range with its figures at size `at`."""
         seconds, baseline_seconds = best.seconds[at], tuning.baseline(kind, at)
-        gap = tuning.limits[kind].gap(at, seconds) if kind in tuning.limits else None
+        gap = tuning.limits[kind].gap(at, seconds) if kind in tuning.limits else None  # time over the bound
         if gap is not None and abs(gap - 1) < TIE:  # equal to the bound, except for rounding
             gap = 1.0
         speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
-        error = self.library.error_at(kind, at) if self.library is not None else None
+        error = self.library.error_at(kind, at) if self.library is not None else None  # relative; None: unknown
         over, rests_on = self._find_basis(best, at)
         sms, sms_of = self._count_multiprocessors(best)
         rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
@@ -564,7 +566,7 @@ class Ledger:
         stops = [*starts[1:], None]
         entries = []
         for (key, r), start, stop in zip(keyed_ranges, starts, stops, strict=True):
-            claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
+            claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}  # of the entry
             claims |= self._claimed_figures(kind, key, r.candidate) | {"model": self.context.model_name}
             if self.context.profile is not None:
                 claims["profile"] = name_of(self.context.profile)
@@ -575,7 +577,7 @@ class Ledger:
         """Return the schedules that are still held, each once, with the claims that a plan makes of it."""
         listed: dict[bytes, Listed] = {}
         for key in sorted(self.schedules[kind]):
-            if key in rows:
+            if key in rows:  # without those that equal a listed one of the same planner
                 row = rows[key]
                 claims = {"planner": row.planner, "options": dict(row.options), "variant": row.variant}
                 claims |= self._claimed_figures(kind, key, row)

@@ -184,7 +184,7 @@ def compare_links(intact: Topology, degraded: Topology, members: frozenset[int])
     pair, before = _pair_bandwidth(intact, np.arange(intact.nodes), intact.nodes)
     remaining_pair, remaining = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
     after = np.zeros(len(pair))
-    # pairs without a link in the degraded machine stay at 0
+    # pairs without a link in the degraded machine stay at 0; -1, which is no pair, stands behind the last one
     position = np.searchsorted(remaining_pair, pair)
     linked = np.flatnonzero(np.append(remaining_pair, -1)[position] == pair)
     after[linked] = remaining[position[linked]]
@@ -276,9 +276,9 @@ def compare_bounds(
                 Loss(
                     kind,
                     intact.name,
-                    remaining_limit if is_uneven else _limit_or_none(intact, every_rank),
-                    remaining_limit,
-                    limits.get(kind),
+                    all=remaining_limit if is_uneven else _limit_or_none(intact, every_rank),
+                    among=remaining_limit,
+                    left=limits.get(kind),
                 )
             )
     return tuple(rows)

@@ -32,7 +32,7 @@ from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
 SPREADS = 3  # median deviations that count as noise
-MIN_NOISE = 0.05
+MIN_NOISE = 0.05  # relative, as DEFAULT_NOISE
 DEFAULT_NOISE = 0.10  # for logs in which no size is measured twice
 MIN_BANDWIDTH_BYTES = 2**24  # a log whose largest size is smaller shows nothing about bandwidth
 IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound: the log must be of another machine
@@ -46,7 +46,7 @@ def check_runs(runs: Sequence[BenchmarkRun], topology: Topology, request: str = 
     `request`: the library with its options; "": the library whose figures for this machine are known. Raises Invalid if
     no run has as many ranks as the machine.
     """
-    counts = {run.ranks for run in runs if not run.separate}
+    counts = {run.ranks for run in runs if not run.separate}  # 0: the log does not state it
     if counts and not counts & {0, topology.ranks}:
         ranks = " and ".join(map(str, sorted(counts)))
         raise Invalid(
@@ -69,7 +69,7 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
     if run.separate:
         result["text"] = "cannot tell: the processes did not form one job; build nccl-tests with MPI=1 and use mpirun"
         return result
-    if run.ranks not in (0, topology.ranks):  # 0: the log does not state it
+    if run.ranks not in (0, topology.ranks):
         result["text"] = f"cannot tell: the run has {run.ranks} ranks, {topology.name} has {topology.ranks}"
         return result
     library_model, why_not = _find_library(run, topology, request)
@@ -90,15 +90,22 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
     if library_model is not None:
         max_normal_ratio = {nbytes: most_normal(library_model, run.kind, nbytes) for nbytes in choices}
     result["rows"] = [
-        _size_row(run, topology, n, seconds, choices.get(n), max_normal_ratio.get(n, 1.0), rate)
-        for n, seconds in points
+        _size_row(
+            run,
+            topology,
+            nbytes,
+            seconds,
+            model=choices.get(nbytes),
+            rate=rate,
+            max_normal_ratio=max_normal_ratio.get(nbytes, 1.0),
+        )
+        for nbytes, seconds in points
     ]
     diagnosis = None
     if library_model is not None:
         signs = [*run.signs, *(f"{name}={value}" for name, value in run.environment.items())]
-        diagnosis = diagnose(
-            library_model, run.kind, points, signs, count_cards(topology) if library_model.layout.nodes > 1 else 0
-        )
+        cards = count_cards(topology) if library_model.layout.nodes > 1 else 0  # within a host none is used
+        diagnosis = diagnose(library_model, run.kind, points, signs, cards)
         result["causes"] = [
             {"cause": cause.fault.name, "text": cause.fault.text, "check": cause.fault.check, "misfit": cause.misfit,
              "evidence": list(cause.evidence), "seconds": {str(n): seconds for n, seconds in cause.seconds.items()}}
@@ -240,13 +247,13 @@ def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) 
             notes.append(f"{kind}{' of OSU' if is_osu else ''}: not in the log {missing} and not compared")
             continue
         old, new = (_merge(runs, *counts) for runs in runs_of.values())  # `counts` has one number of ranks, or none
-        times = (dict(old.points()), dict(new.points()))
-        sizes = sorted(times[0].keys() & times[1].keys())
-        if unmatched := len(times[0].keys() ^ times[1].keys()):
+        old_times, new_times = dict(old.points()), dict(new.points())  # seconds by size
+        if unmatched := len(old_times.keys() ^ new_times.keys()):
             notes.append(f"{kind}: {unmatched} sizes are in one of the logs only and not compared")
-        if sizes:
-            out_of_place = _compare_kind(kind, (old, new), times)
-            in_place = _compare_kind(kind, (old, new), [dict(run.points(in_place=True)) for run in (old, new)])
+        if old_times.keys() & new_times.keys():
+            out_of_place = _compare_kind(kind, (old, new), (old_times, new_times))
+            in_place_times = [dict(run.points(in_place=True)) for run in (old, new)]
+            in_place = _compare_kind(kind, (old, new), in_place_times)
             comparisons.append({**out_of_place, "in_place": False})
             if _tells_more(in_place, out_of_place):
                 comparisons.append({**in_place, "in_place": True})
@@ -286,12 +293,16 @@ def _tells_more(in_place: Mapping[str, Any], out_of_place: Mapping[str, Any]) ->
 
 
 def _compare_kind(kind: str, runs: Sequence[BenchmarkRun], times: Sequence[Mapping[int, float]]) -> dict[str, Any]:
-    """Return the comparison of one collective at the sizes for which both runs have a time."""
+    """Return the comparison of one collective at the sizes for which both runs have a time.
+
+    `runs`, `times` (seconds by size): before and after.
+    """
     spreads = [spread for run in runs if (spread := run.spread()) is not None]
     noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else DEFAULT_NOISE
     rows: list[dict[str, Any]] = []
-    for nbytes in sorted(times[0].keys() & times[1].keys()):
-        old, new = times[0][nbytes], times[1][nbytes]
+    old_times, new_times = times
+    for nbytes in sorted(old_times.keys() & new_times.keys()):
+        old, new = old_times[nbytes], new_times[nbytes]
         change = new / old - 1 if old else 0.0
         # slower by the noise or more; faster, if swapping the logs makes it slower
         verdict = "slower" if change > noise else "faster" if change < 1 / (1 + noise) - 1 else "same"

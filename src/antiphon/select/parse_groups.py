@@ -105,14 +105,14 @@ def _list_groups(text: str, topology: Topology, ranks: Sequence[int], mesh: _Mes
             raise Invalid(f"{label}: expected a stride from 1")
         groups = [list(ranks[first::stride]) for first in range(min(stride, len(ranks)))]
     elif text in ("rows", "columns"):
-        groups = grid_rows = ranks_by_host(topology, ranks)  # the ranks of a host are a row of the grid
+        groups = grid_rows = ranks_by_host(topology, ranks)  # the ranks of a host, or of a row of a mesh or torus
         if len(grid_rows) < 2:
             raise Invalid(f"{label}: {topology.name} has one row; name the groups themselves, such as 0-3;4-7")
         if text == "columns":  # rank i of every row that has more than i ranks
             longest = max(map(len, grid_rows))
             groups = [[row[i] for row in grid_rows if i < len(row)] for i in range(longest)]
     elif re.match(r"\d", text):
-        groups = [parse_ranks(group, label) for group in text.split(";")]
+        groups = [parse_ranks(group, label) for group in text.split(";")]  # refuses a rank twice in a group
     elif mesh is None:
         raise Invalid(f"{label}: expected 0-3;4-7, every=8, rows, columns, or a dimension of --mesh {_MESH}")
     else:

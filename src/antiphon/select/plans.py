@@ -1,13 +1,13 @@
-"""Make a plan: by one planner, or from other plans. Every schedule is verified and compared with the bounds.
+"""Make a plan: by one planner, or from other plans.
 
     every_plan          a plan for each schedule that a planner yields, one by one
     plan                the best of these: for a size the fastest by a cost model, else the one with the least gaps
     put_together        one plan of the schedules of several plans, one after the other, or all at once
-    run_plans_together  plans that share the links at the same time, as one plan that is only priced
+    run_plans_together  plans that share the links at the same time, as one plan for a cost model to price
 
-Every schedule passes these stages (`_plans_by`): planning; the lower bound, once; verifying and measuring; with
-`deterministic`, the check that all elements are reduced in one order; its certificate. `_rank_plans` adds a sort key;
-the plan with the least key is the best.
+The last is not verified. Every schedule of the others is, and passes these stages (`_plans_by`): planning; the lower
+bound, once; verifying and measuring; with `deterministic`, the check that all elements are reduced in one order; its
+certificate. `_rank_plans` adds a sort key; the plan with the least key is the best.
 
 With a budget all this runs in a child process, which is stopped at the end of the budget. The child process sends each
 plan, and each stage that it enters, so that an error can name the stage that took the time.
@@ -68,8 +68,8 @@ def plan(
     least bandwidth gap, then latency gap.
 
     The other options are those of `every_plan`. `tell` receives lines of progress of a planner that searches; with it,
-    Ctrl-C ends the search and returns the best plan so far. If the search ended early, the plan has a claim `stopped`
-    with the reason: interrupted, `effort` or `budget`. Raises TimedOut if there is no plan by then.
+    Ctrl-C ends the search and returns the best plan so far. If the search ended early, the plan has a claim `stopped`:
+    "interrupted", or the message of the effort or budget that ended it. Raises TimedOut if there is no plan by then.
     """
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
@@ -86,7 +86,7 @@ def plan(
             raise
         tell("no more is tried: interrupted; the best so far is kept")
         return _with_stop(best[1], "interrupted")
-    except TimedOut as error:
+    except TimedOut as error:  # or EffortSpent, which is one
         if best is None:
             raise
         return _with_stop(best[1], str(error))
@@ -102,7 +102,7 @@ def every_plan(
     Parameters
     ----------
     planner, options
-        The planner and its own options. Default: ring, or relay for a custom collective.
+        The planner and its own options. Default: groups for a joint collective, else ring, or relay for a custom one.
     root, ranks
         Of the collective, if `spec` is a name.
     nbytes

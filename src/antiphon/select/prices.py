@@ -196,7 +196,7 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
             candidate = (bool(row.get("in_place", False)), float(seconds))
             by_size = best.setdefault(str(kind), {})
             by_size[nbytes] = min(by_size.get(nbytes, candidate), candidate)
-    return {kind: sorted((size, row[1]) for size, row in by_size.items()) for kind, by_size in best.items()}
+    return {kind: sorted((size, seconds) for size, (_, seconds) in by_size.items()) for kind, by_size in best.items()}
 
 
 @dataclass

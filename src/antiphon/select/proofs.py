@@ -362,6 +362,7 @@ def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
     instance = certified_instance(topology, schedule.collective, certificate["about"])
     collective = instance.collective if certificate["about"] == COMPOSED else schedule.collective
     about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
+    # a part is a chunk of a block of weight 1, so C is `input_weight` times their number
     return least_rounds_per_part(instance, about, steps, evidence) / collective.input_weight
 
 

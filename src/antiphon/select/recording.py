@@ -106,6 +106,7 @@ def write_recording(ledger: Ledger, path: Path) -> None:
 def replay(ledger: Ledger, path: Path) -> bool:
     """Let the ledger receive a recording. False: there is none, or it is not right, and the ledger is of no use."""
     try:
+        # dec_hook: fractions are stored as texts
         file = msgspec.json.decode(read_bytes(path, MAX_BYTES), type=_File, dec_hook=lambda kind, text: kind(text))
         if file.format != FORMAT or {end.index for end in file.ends} != _planner_tasks(ledger):
             return False

@@ -81,7 +81,8 @@ def repair(
     """Return the plan for a machine that lost links, ranks or bandwidth; ranks without links take part no more.
 
     `nbytes`: slice for this size; default: the sizes of the plan's ranges. `budget`: CPU seconds for each schedule that
-    is planned anew. Raises Infeasible if the ranks no longer reach each other, or the root is lost.
+    is planned anew. Raises Infeasible if the ranks no longer reach each other, or the root is lost. `tell` receives
+    what is being done, in words.
     """
     collective, _ = surviving_collective(old.collective, topology)
     tell(f"bounding {collective.kind} on {topology.name}")
@@ -135,6 +136,7 @@ def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -
         return None
     if schedule.joint is not None and topology.abilities != old.abilities:
         return None
+    # by row, `route` is the index of its path in `table`, -1 within a rank; `faulty_rows` have no valid path
     paths = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
     matched = match_links(old, topology)  # by link of the intact machine its number here, -1 if it is gone
     used_routes = np.unique(paths.route[paths.route >= 0]).astype(np.int64)

@@ -84,7 +84,7 @@ class Replay:
     def as_json(self) -> dict[str, Any]:
         steps = len(self.as_recorded.steps)
         seconds_per_step = sum(call.seconds for call in self.job.calls) / steps
-        exposed = sum(self.as_recorded.waited) / steps
+        exposed = sum(self.as_recorded.waited) / steps  # waited: seconds of the ranks' waits for each call, their mean
         work_seconds = [sum(i.seconds for i in items if i.kind == WORK) / steps for items in self.job.ranks.values()]
         recorded = median(self.job.steps)
         best_class = max(self.rows, key=lambda row: row["gain"] or 0.0, default=None)
@@ -247,6 +247,7 @@ def _compare_buckets(
     step = buckets.last_step(job)
     if not buckets.has_buckets(step):
         return None
+    # in the order in which they are ready; is_timed: the trace records when that is
     gradients, is_timed = buckets.ready_gradients(step, job.gradients)
     # the recorded size, powers of two from 64 KiB to 256 MiB (below twice all gradients), and all in one bucket
     total = sum(gradient.nbytes for gradient in gradients)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -160,6 +160,14 @@ class Stored:
     damaged: str = ""  # what is wrong with it
 
 
+class FileState(NamedTuple):
+    """A file of a store."""
+
+    name: str
+    nbytes: int
+    seconds: float  # when it was written, since 1970
+
+
 class Storage(Protocol):
     """Where a store keeps its files. `read` returns None for a missing file."""
 
@@ -169,8 +177,8 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes | None: ...
     def write(self, name: str, data: bytes) -> None: ...
     def delete(self, name: str) -> None: ...
-    def list_files(self) -> list[tuple[str, int, float]]:
-        """Return name, size in bytes and time of writing (seconds since 1970) of each entry."""
+    def list_files(self) -> list[FileState]:
+        """Return the files of all entries, in any order."""
 
 
 class Folder:
@@ -208,14 +216,14 @@ class Folder:
         except OSError as error:
             raise Invalid(f"store {self.path}: {name} cannot be deleted ({error.strerror})") from None
 
-    def list_files(self) -> list[tuple[str, int, float]]:
+    def list_files(self) -> list[FileState]:
         files = []
         for file in self.path.glob(f"*{SUFFIX}"):
             try:
                 state = file.stat()
             except FileNotFoundError:  # another process has just deleted it
                 continue
-            files.append((file.name, state.st_size, state.st_mtime))
+            files.append(FileState(file.name, state.st_size, state.st_mtime))
         return files
 
 
@@ -256,14 +264,14 @@ class Remote:
         if self.files.exists(f"{self.root}/{name}"):
             self.files.rm_file(f"{self.root}/{name}")
 
-    def list_files(self) -> list[tuple[str, int, float]]:
+    def list_files(self) -> list[FileState]:
         if not self.files.exists(self.root):
             return []
         files = []
         for entry in self.files.ls(self.root, detail=True):
             name = str(entry["name"]).rpartition("/")[2]
             if name.endswith(SUFFIX) and not name.startswith("."):
-                files.append((name, int(entry.get("size") or 0), _timestamp(entry)))
+                files.append(FileState(name, int(entry.get("size") or 0), _timestamp(entry)))
         return files
 
 
@@ -344,7 +352,7 @@ class Store:
 
     def entries(self) -> Iterator[Stored]:
         """Yield what the store holds, the oldest first."""
-        by_age = sorted(self._storage.list_files(), key=lambda file: (file[2], file[0]))  # by time, then name
+        by_age = sorted(self._storage.list_files(), key=lambda file: (file.seconds, file.name))
         for name, nbytes, seconds in by_age:
             address = name.removesuffix(SUFFIX)
             try:
@@ -415,6 +423,7 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
 
 def _canonical_plan(plan: Plan, question: Question) -> Plan:
     """Return the plan in canonical numbers, verified. Readers then relabel one machine, not two."""
+    # `renumber_plan` takes the labelling of the plan's machine, then that of `machine`, which is canonical already
     machine = relabel(question.machine, question.canonical.new_number)
     return renumber_plan(plan, machine, question.canonical, _identity(question))
 

@@ -29,8 +29,8 @@ TimesOf = Callable[[int], Iterable[Sequence[float]]]  # index of a task -> secon
 
 
 def expected_effort(task: Task) -> tuple[float, int]:
-    """Return a sort key of tasks: the effort that the table entry of the planner states, then the index."""
-    if task.entry is None:  # a task that computes a bound: first, since it ends others
+    """Return a sort key of tasks: the effort of the planner by its entry in the registry, then the index."""
+    if task.entry is None:  # no planner, but a task that computes a bound: first, since it ends others
         return 0.0, task.index
     return effort_of_planner(task.planner, task.entry) * (OPTIONS_FACTOR if task.options else 1.0), task.index
 
@@ -63,10 +63,12 @@ class Sufficiency:
 
         `limit`: the lower bound of the collective, None if not known yet; `ended`: the tasks that have ended, by index.
         """
+        if kind not in self.order:  # no candidates
+            return False
         # a model without bounds on time never closes a collective
         if limit is None or kind in self.last_position or not all(size in limit.times for size in self.sizes):
             return False
-        order = self.order.get(kind, [])
+        order = self.order[kind]
         while self.counted[kind] < len(order) and order[self.counted[kind]].index in ended:
             for seconds in times_of(order[self.counted[kind]].index):
                 self.best[kind] = [min(pair) for pair in zip(self.best[kind], seconds, strict=True)]

@@ -323,6 +323,7 @@ def price_schedule(context: Context, schedule: Schedule, rivals: Sequence[Times]
     is_large = False
     if isinstance(predict, Simulator) and predict.is_large:
         is_large = True
+        # per rival and size: whether the schedule may take less than the rival's time there
         faster = (predict.takes_less(n, times[i]) for times in rivals for i, n in enumerate(context.sizes))
         if rivals and not any(faster):
             return None

@@ -148,7 +148,7 @@ def tune(  # noqa: PLR0913
     )  # fmt: skip
     context.with_profile(topology)  # raises now, and not once per candidate, if the profile is of other links
     baselines = {kind: list_stand_ins(topology, kind) for kind in targets} if nccl else {}  # by collective
-    tasks = _list_tasks(targets, names, values, baselines, bool(named))
+    tasks = _list_tasks(targets, names, values, baselines, named=bool(named))
     library = find_nccl_model(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
         tasks += [
@@ -161,6 +161,8 @@ def tune(  # noqa: PLR0913
         else tuple(name for groups in baselines.values() for group in groups for name in group)
     )
 
+    # may_skip: tasks, once the best plans reach the bound; may_drop: large schedules that are nowhere the fastest. Not
+    # where the result lists every candidate that was requested, or needs more than the fastest ones
     def new_ledger() -> Ledger:
         return Ledger(
             context, tasks, {*names, OWN_PLANS}, progress, compare=nccl, shortlist=shortlist, library=library,

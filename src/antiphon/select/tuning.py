@@ -308,6 +308,7 @@ def settings(
                 by_setting = times_of.setdefault(c.planner, {})
                 times = tuple(c.seconds[size] for size in sizes)
                 by_setting[setting] = tuple(map(min, by_setting[setting], times)) if setting in by_setting else times
+    # by type, too: 1 and True are equal, and different values of an option
     position = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
 
     def swept_order(item: tuple[Setting, tuple[float, ...]]) -> list[int]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,9 +44,16 @@ _MARKS = (  # shapes of points, as SVG paths: dot, square, triangle, diamond
     "M0-4.4l4.4 4.4-4.4 4.4-4.4-4.4z",
 )  # fmt: skip
 
-Point = tuple[float, float, float]  # position on the x axis (such as ranks), measured seconds, fitted seconds
 ToPixels = Callable[[float], float]  # from a position on the x axis to pixels
 LabelOf = Callable[[int], str]  # label of an integer on the x axis
+
+
+class Point(NamedTuple):
+    """A measurement and what the fit gives for it, in seconds, at a position on the x axis (such as ranks)."""
+
+    x: float
+    measured: float
+    fitted: float
 
 
 @dataclass(frozen=True)
@@ -173,6 +181,7 @@ def round_trips_text(rows: Sequence[RoundTrip]) -> str:
     """Return measured round trips as text: the medians over repetitions, a line for each size."""
     single, several, delayed, receiving = columns = "one there and back", "several", "with delays", "receiving several"
     seconds_by_size: dict[int, dict[str, list[float]]] = {}
+    # n: messages of a round trip; delay: seconds between two of them; "server": what n messages take their receiver
     for row in rows:
         if row.kind in SIMULTANEOUS:
             continue
@@ -257,9 +266,9 @@ def genmodel_svg(fit: GenmodelFit) -> str:
     grouped: dict[tuple[str, str, int], list[Point]] = {}
     for row, fitted in zip(fit.measured, fit.fitted.tolist(), strict=True):
         key = (row.plan.name, row.plan.collective, row.nbytes)
-        grouped.setdefault(key, []).append((row.ranks, row.seconds, fitted))
-    sizes = sorted({key[2] for key in grouped})
-    plans = list(dict.fromkeys(key[:2] for key in grouped))
+        grouped.setdefault(key, []).append(Point(row.ranks, row.seconds, fitted))
+    sizes = sorted({nbytes for _, _, nbytes in grouped})
+    plans = list(dict.fromkeys((plan, collective) for plan, collective, _ in grouped))
     series = []
     for (plan, collective, nbytes), points in sorted(grouped.items(), key=lambda item: item[0][2]):  # by nbytes
         label = f"{plan}{'' if collective == 'allreduce' else ' ' + collective}, {format_size(nbytes)}"
@@ -275,7 +284,7 @@ def memory_svg(fit: MemoryFit) -> str:
     grouped: dict[int, list[Point]] = {}
     for row, fitted in zip(fit.measured, fit.fitted.tolist(), strict=True):
         adds = row.vectors - 1
-        grouped.setdefault(row.nbytes, []).append((row.vectors, row.seconds / adds, fitted / adds))
+        grouped.setdefault(row.nbytes, []).append(Point(row.vectors, row.seconds / adds, fitted / adds))
     series = [
         Series(f"vectors of {format_size(nbytes)}", COLOURS[i % len(COLOURS)], _MARKS[0], sorted(points))
         for i, (nbytes, points) in enumerate(sorted(grouped.items()))
@@ -298,9 +307,9 @@ def loggp_svg(fit: LogGPFit) -> str:
     }
     labels = {"half": "one way: o_s + (s-1) G + L + o_r", "gap": "a message more: g + (s-1) G"}
     series = []
-    for n, (name, line) in enumerate(fitted.items()):
+    for n, (name, line) in enumerate(fitted.items()):  # signal: the measured seconds at each size
         columns = zip(np.log2(sizes).tolist(), fit.medians.signal(name).tolist(), line, strict=True)
-        points = [(x, measured, estimated) for x, measured, estimated in columns if measured > 0 and estimated > 0]
+        points = [point for point in (Point(*row) for row in columns) if point.measured > 0 and point.fitted > 0]
         if points:
             series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))
     breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
@@ -315,7 +324,7 @@ def _draw_fit(
 ) -> str:
     """Return a picture: points are measured, lines are fitted. At most `max_labels` labels stand at the x axis."""
     points = [point for entry in series for point in entry.points]
-    low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
+    low, high = math.floor(min(p.x for p in points)), math.ceil(max(p.x for p in points))
     pixels_per_unit = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
     first_x = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
 
@@ -360,7 +369,7 @@ def _draw_x_axis(x: ToPixels, ends: tuple[int, int], quantity: str, label_of: La
 
 def _draw_times(x: ToPixels, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """Draw the upper plot, of times on a logarithmic axis."""
-    values = [value for point in points for value in point[1:] if value > 0]
+    values = [value for point in points for value in (point.measured, point.fitted) if value > 0]
     low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06  # a margin of 15 %
 
     def y(value: float) -> float:

@@ -76,7 +76,10 @@ def point_row(point: FrontierPoint) -> list[str]:
 
 
 def _is_of_halves(point: FrontierPoint) -> bool:
-    """Return whether the point is an allreduce made of reducescatter and allgather, and the proof is about those."""
+    """Return whether the point is an allreduce made of reducescatter and allgather, and the proof is about those.
+
+    Such a point has no `least`, the lower bound for all algorithms of as many steps.
+    """
     return point.about == COMPOSED and point.least is None
 
 

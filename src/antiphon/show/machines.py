@@ -16,7 +16,7 @@ def short_names(machines: Sequence[MachineResult]) -> tuple[str, dict[str, str]]
 
 def conclusions(result: SweepResult) -> list[str]:
     """Return which machine is the fastest, and which are the best for their price; [] if none could be planned for."""
-    machines = result.machines()
+    machines = result.machines()  # the fastest first
     planned = [m for m in machines if m.relative_time is not None]
     prefix, short = short_names(machines)
     if not planned:
@@ -30,9 +30,9 @@ def conclusions(result: SweepResult) -> list[str]:
 
 
 def machine_table(result: SweepResult, limit: int) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of a table of the `limit` fastest machines, without those that lack the plan of a request.
+    """Return head and rows of a table of the `limit` fastest machines.
 
-    The time is over that of the fastest machine.
+    Machines are left out if a collective of the sweep has no plan on them. Times are relative times (MachineResult).
     """
     machines, prices = result.machines(), list(result.request.prices)
     _, short = short_names(machines)

@@ -152,7 +152,7 @@ def sweep_request(file: SweepFile) -> SweepRequest:
             computed = None if machine is None or not file.prices else prices.price_of(machine)
             priced[name][spec] = entry.price if entry.price is not None else computed
         for kind in collectives:
-            cells.append(_cell(spec, kind, machine, why, sizes, file.model, profile, search))
+            cells.append(_cell(spec, kind, machine, why, sizes=sizes, model=file.model, profile=profile, search=search))
     return SweepRequest(tuple(cells), sizes, priced, file.budget, ranks)
 
 

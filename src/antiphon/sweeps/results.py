@@ -212,8 +212,8 @@ def _with_fronts(result: MachineResult, results: list[MachineResult]) -> Machine
             (other.price[name], other.relative_time) for other in results
             if other.price[name] is not None and other.relative_time is not None
         )  # fmt: skip
-        own_figures = (price, result.relative_time)
-        if not any(p <= own_figures[0] and t <= own_figures[1] and (p, t) != own_figures for p, t in rivals):  # type: ignore[operator]
+        time = result.relative_time
+        if not any(p <= price and t <= time and (p, t) != (price, time) for p, t in rivals):  # type: ignore[operator]
             fronts.append(name)
     return replace(result, on_front=tuple(fronts))
 

@@ -73,7 +73,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; they send
     results on without passing through a rank.
     """
-    kinds = [machine_of(name, "+") for name in _NEXT_BOX.split(box)]
+    # within `box` options are separated by "+", as a comma would end it
+    kinds = [machine_of(name, separator="+") for name in _NEXT_BOX.split(box)]
     box_machine = kinds[0]
     check_integer(boxes, "boxes", 1, 100_000)
     one_of(fabric, "fabric", FABRICS)
@@ -221,7 +222,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
     """
     box, cards, gigabits = INSTANCES[one_of(instance, "instance", tuple(INSTANCES))]
     check_integer(instances, "instances", 2, 100_000)
-    machine = machine_of(box, "+")
+    machine = machine_of(box)
     adapters = Cards(cards, Fraction(gigabits * 10**9, 8), tuple(range(machine.ranks)), "efa")
     name = f"ec2:instance={instance},instances={instances}"
     return connect_boxes(name, [(machine, adapters)] * instances, one_switch(instances, adapters.rails, "efa"))

@@ -305,6 +305,8 @@ class _Failures:
         if item.card is not None and (speed := topology.cards[item.card].bandwidth) is not None:
             self.card[item.card] = reduce_bandwidth(speed)
         if not is_slower:
+            if item.card is not None and topology.cards[item.card].bandwidth is None:
+                raise Invalid(f"slow: {item.name}: the bandwidth of this card is not known; it can only be dropped")
             raise Invalid(f"slow: {item.name}: is at most as fast as {quote(remaining)} already")
 
     def drop(self, item: _Item) -> None:
@@ -313,9 +315,9 @@ class _Failures:
             self.card[item.card] = None
         if item.rank is not None:
             self.lost_ranks.add(item.rank)
-        for direction in np.unique(self.topology.link_src[item.links]).tolist():
+        for source in np.unique(self.topology.link_src[item.links]).tolist():  # of a link, one for each direction
             failed = self.topology.unit * item.wires  # bytes per second that this direction has yet to lose
-            links = item.links[self.topology.link_src[item.links] == direction].tolist()
+            links = item.links[self.topology.link_src[item.links] == source].tolist()
             now = {link: self.bandwidth.get(link, self.topology.bandwidth(link)) for link in links}
             for link in sorted(links, key=lambda link: (-now[link], link)):
                 lost = min(failed, now[link]) if item.wires else now[link]
@@ -380,5 +382,5 @@ def _choose_fraction(items: Sequence[tuple[str, _Item]], fraction: object, seed:
         raise Invalid(f"fraction: expected a number between 0 and 1, such as 0.02, got {quote(fraction)}")
     if not items:
         raise Invalid("fraction: the machine has none of these items; choose others by `of`")
-    ordered = sorted(items, key=lambda item: hashlib.sha256(f"{seed} {item[0]}".encode()).digest())
-    return [item for _, item in ordered[: math.ceil(share * len(ordered))]]
+    item_of = {hashlib.sha256(f"{seed} {text}".encode()).digest(): item for text, item in items}  # texts are distinct
+    return [item_of[digest] for digest in sorted(item_of)[: math.ceil(share * len(items))]]

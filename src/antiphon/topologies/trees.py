@@ -199,7 +199,7 @@ def tree(
     if uplink is not None and taper != 1:
         raise Invalid(f"uplink={quote(uplink)}: fixes what oversubscription={oversubscription} would; leave one out")
     levels = uplink.split("+") if isinstance(uplink, str) else [] if uplink is None else [uplink]
-    uplinks = [link_type("uplink", level, latency, "uplink") for level in levels]
+    uplinks = [link_type("uplink", level, latency, option="uplink") for level in levels]
 
     def uplink_of(height: int, below: Fraction) -> LinkType:
         # explicit uplinks by level, the last one for all levels above

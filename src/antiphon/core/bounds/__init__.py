@@ -146,6 +146,7 @@ class Bound(Displayed):
         }
 
     def _without_switches_json(self) -> dict[str, Any]:
+        """Return the key without_switches, if the bound relies on the help of switches."""
         if self.unaided is None:
             return {}
         rate = self.without_switches
@@ -211,7 +212,10 @@ def _unchecked_bound(topology: Topology, collective: Collective, needs: Needs, l
         packing = packing_of(topology, collective, proved.time)
         if packing is not None:
             tight, note = True, f"attained by {len(packing.trees)} trees, which are listed"
-    return Bound(steps, latency, inverse, rate, proved.witness, tight, note, packing=packing)
+    return Bound(
+        latency_steps=steps, latency_witness=latency, inverse=inverse, bytes_per_second=rate, witness=proved.witness,
+        tight=tight, note=note, packing=packing,
+    )  # fmt: skip
 
 
 def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:

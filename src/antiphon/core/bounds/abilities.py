@@ -179,7 +179,8 @@ def _times_between_boxes(
 def _crossing_share(ability: Ability, ranks: int) -> Fraction:
     """Return the fraction of all data that each link of a switch carries each way, if every rank has an equal share
     combined there and copied to the others."""
-    return Fraction(ranks + (ability.own and not ability.through), ranks)
+    own_share = int(ability.own and not ability.through)  # a rank's operand of its own share, or its copy of the result
+    return Fraction(ranks + own_share, ranks)
 
 
 def _find_cables(topology: Topology, abilities: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:

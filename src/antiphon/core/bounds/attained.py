@@ -95,6 +95,7 @@ class _TreeRates:
         self.topology, self.collective, self.bound = topology, collective, bound
         resources = topology.resources
         capacity = [resources.scaled_capacity(resource) for resource in range(len(resources.class_of))]
+        # per link the shared limits on it, numbered as resources
         self.limits_of = np.split(resources.limit_of, resources.limit_ptr[1:-1])
         self.requests, self.weight = _requested_trees(collective)
         amount_count = len({amount for request in self.requests for amount in request.share})
@@ -124,7 +125,10 @@ class _TreeRates:
         return None
 
     def _exact_packing(self, point: MasterPoint) -> Packing | None:
-        """Return the trees with a rate above 0, at exact rates: full links and the weights of blocks determine them."""
+        """Return the trees with a rate above 0.
+
+        The exact rates solve the equations of the links that are full and of the weights of the blocks.
+        """
         exact = self.master.solve_exactly(point)
         if exact is None:
             return None

@@ -281,7 +281,7 @@ class BandwidthSearch:
         needs, ranks = self.needs, self.topology.ranks
         if ranks > _HALVED_RANKS:
             return
-        demand = np.zeros((ranks, ranks))
+        demand = np.zeros((ranks, ranks))  # the weight that one rank (row) must send to another (column)
         sole_holder = np.array([holders[0] if len(holders) == 1 else -1 for holders in needs.sets])[needs.holders]
         rows = sole_holder >= 0
         np.add.at(demand, (sole_holder[rows], needs.dst[rows]), needs.weights[needs.block[rows]])
@@ -322,7 +322,10 @@ class BandwidthSearch:
         return "its linear program was not solved exactly" if self.program_tried else "too large for a linear program"
 
     def _offer_duals(self, program: BoundProgram, solution: Solution) -> bool:
-        """Offer the exact duals of a solution until one proves its float optimum; whether the best witness does."""
+        """Offer the exact duals of a solution until one proves its float optimum.
+
+        Return whether the best witness then proves it.
+        """
         optimum = solution.time / float(self.topology.resources.scale)
         assert self.best is not None
         for witness in program.exact_witnesses(solution):
@@ -359,6 +362,7 @@ class BandwidthSearch:
         is_large = len(members) > _RANKS_BY_PLACE
         if is_large and self._offer_place_partitions():
             return self._conclude(tight=True, note=_IN_HALVES)
+        # `partitions` become rows of the linear program below.
         partitions = self._offer_limit_partitions()
         if not (is_large and self._is_weakest(least_capacity)):
             partitions = self._offer_partitions(self.network) + partitions
@@ -443,7 +447,7 @@ class BandwidthSearch:
         # Each phase takes 1 / rate if a member's part weighs 1; it weighs 1 / members of the data.
         for network in (self.network, self.network.reversed):
             _, rate = tightest_cut(network, {(m,): 1 for m in members}, members)
-            total += 1 / (rate * len(members))
+            total += 1 / (rate * len(members))  # for data of weight 1; the block's weight follows below
         weights = self.collective.weights
         assert weights is not None
         return total * int(weights[0]) / self.topology.resources.scale

@@ -131,6 +131,7 @@ class SizeBound:
         (alpha, _), (host_alpha, _) = self.views
         (own_latency, _), (own_transfer, host_transfer) = latencies, transfers
         combined = LIMITS.combined_steps
+        # below: a row per number M of steps between hosts, a column per number N of all steps
         beyond = float(self._times(own_latency, own_transfer, nbytes)[combined:].min(initial=np.inf))
         steps = np.arange(1, len(own_transfer[:combined]) + 1)
         between = steps[:, None]  # M: of all steps, those in which data pass between hosts
@@ -251,7 +252,8 @@ def bound_by_size(
 def _path_latencies(topology: Topology, needs: Needs, quickest: Quickest | None) -> tuple[float, ...]:
     """Return the latency of the quickest path in at most 1, 2, 3, ... steps, until more steps are no quicker.
 
-    Empty where several ranks may send the data. Bellman-Ford, one round per step.
+    Empty where several ranks hold the same data, as a path from another of them might be quicker. Bellman-Ford, one
+    round per step.
     """
     if quickest is None or any(len(holders) > 1 for holders in needs.sets):
         return ()
@@ -261,7 +263,7 @@ def _path_latencies(topology: Topology, needs: Needs, quickest: Quickest | None)
     into_switch = topology.link_dst >= topology.ranks
     paths: list[float] = []
     while len(paths) < MAX_PATH_STEPS and (not paths or paths[-1] > quickest.seconds):
-        seconds[topology.ranks :] = np.inf
+        seconds[topology.ranks :] = np.inf  # a switch holds no data from one step to the next
         for _ in range(topology.switches):  # through switches, which belong to the same step
             previous = seconds.copy()
             np.minimum.at(seconds, head[into_switch], seconds[tail[into_switch]] + latency[into_switch])
@@ -437,13 +439,14 @@ def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Lon
     """
     ends = topology.link_src.tolist(), topology.link_dst.tolist()
     capacity = link_capacities(topology).tolist()
+    # of all narrowest cuts, the nearest to the source, and the nearest to the destination
     near, far = (
         MaxFlows(topology.nodes, tail, head).smallest_cut(capacity, begin, end)[: topology.ranks]
         for (tail, head), begin, end in ((ends, src, dst), (ends[::-1], dst, src))
     )
     levels = steps_from(topology, np.flatnonzero(near).tolist())
     top = int(levels[far].min(initial=topology.nodes))
-    if 0 < top < topology.nodes:
+    if 0 < top < topology.nodes:  # 0: the two sets overlap; `nodes`: no step leads from one to the other
         yield np.where(far, top, np.minimum(levels, top - 1))
 
 
@@ -491,7 +494,7 @@ def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tu
 
 
 def _sample_values(values: Sequence[int]) -> list[int]:
-    """Return up to `max_widths` of the values, the least and the greatest among them."""
+    """Return up to `max_widths` of the distinct values, evenly chosen in order, the least and the greatest included."""
     distinct = sorted(set(values))
     chosen = np.unique(np.linspace(0, len(distinct) - 1, min(len(distinct), LIMITS.max_widths)).astype(np.int64))
     return [distinct[i] for i in chosen.tolist()]

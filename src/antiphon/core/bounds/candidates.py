@@ -68,6 +68,7 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
     if not other_ranks:
         return [part_sets] if len(part_sets) > 1 else []
     partitions = []
+    # every part must have a member
     if all(is_member[other_ranks]):
         partitions.append(part_sets + [[rank] for rank in other_ranks])
     if is_member[other_ranks].any():
@@ -82,7 +83,7 @@ def place_partitions(topology: Topology) -> list[list[list[int]]]:
         return [single_ranks]
     # A node's place names its levels, such as "rack3/host2/gpu1".
     paths = [place.split("/") for place in topology.places]
-    # The level of the place hierarchy at which hosts become distinct.
+    # The level of the place hierarchy at which hosts become distinct; there is one, as `hosts` reads hosts from places.
     depth = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(host_of))
     nodes_at: dict[tuple[str, ...], list[int]] = {tuple(levels[:depth]): [] for levels in paths[: topology.ranks]}
     for node, levels in enumerate(paths):
@@ -123,8 +124,9 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
                     sides[side.tobytes()] = _crossing_time(topology, side, demand, capacity), side
     # the greatest crossing times first; the sides themselves decide between equal ones
-    best = sorted(sides.items(), key=lambda entry: (-entry[1][0], entry[0]))
-    return [side for _, (_, side) in best[:max_sides]]
+    ranked = sorted((-crossing_time, key) for key, (crossing_time, _) in sides.items())
+    best = [sides[key] for _, key in ranked[:max_sides]]
+    return [side for _, side in best]
 
 
 def _long_paths(topology: Topology) -> Iterator[list[int]]:

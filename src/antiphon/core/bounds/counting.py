@@ -47,9 +47,10 @@ def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tup
     limited_links = [link for number in limit_numbers for link in topology.limits[number].links]
     if cover and len(limited_links) > len(set(limited_links)):
         remaining = multiplicity.astype(np.int64)
-        savings = [_saving_of_limit(topology, capacity, remaining, number) for number in limit_numbers]
-        saved = {number: saved for number, (_, saved) in zip(limit_numbers, savings, strict=True)}
-        by_saving = sorted(limit_numbers, key=saved.__getitem__, reverse=True)
+        saving_of = {}
+        for number in limit_numbers:
+            _, saving_of[number] = _saving_of_limit(topology, capacity, remaining, number)
+        by_saving = sorted(limit_numbers, key=saving_of.__getitem__, reverse=True)
         other_cover, other_total = _apply_limits(topology, capacity, multiplicity, by_saving)
         if other_total < total:
             cover, total = other_cover, other_total
@@ -104,7 +105,8 @@ def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
     crossing = distinct(needs.block[needs.crossing(side)], len(needs.weights))
     limits, capacity = _cheapest_cover(topology, side[topology.link_src] & ~side[topology.link_dst])
     limit_numbers = tuple(number for number, _ in limits)
-    return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, limit_numbers)
+    nodes, weight = tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum())
+    return Cut(side=nodes, weight=weight, capacity=capacity, limits=limit_numbers)
 
 
 def partition_of(
@@ -119,4 +121,4 @@ def partition_of(
     multiplicity = count_crossings(topology.link_src, topology.link_dst, sorted_parts, direction, topology.nodes)
     limits, capacity = _cheapest_cover(topology, multiplicity)
     assert collective.weights is not None
-    return Partition(sorted_parts, direction, int(collective.weights[0]), capacity, limits)
+    return Partition(sorted_parts, direction, weight=int(collective.weights[0]), capacity=capacity, limits=limits)

@@ -90,7 +90,7 @@ def _independent_rows(matrix: Longs) -> list[int] | None:
         free[row] = False
         remaining[row] = remaining[row] * pow(int(remaining[row, column]), -1, PRIME) % PRIME
         lower_rows = at[1:]
-        product = np.outer(remaining[lower_rows, column], remaining[row])
+        product = np.outer(remaining[lower_rows, column], remaining[row])  # below 2^52, as remainders are below 2^26
         remaining[lower_rows] = (remaining[lower_rows] - product) % PRIME
     return picked
 

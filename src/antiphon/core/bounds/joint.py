@@ -258,7 +258,7 @@ class JointSearch(BandwidthSearch):
         loads = np.zeros((len(solution.groups), self.topology.links))
         arcs, resources = program.arcs, self.topology.resources
         for arc, links in enumerate(arcs.links):
-            for link in links:  # parallel links share the load of their arc by capacity
+            for link in links:  # parallel links share the load of their arc by capacity (`exact`: that of the arc)
                 share = resources.scaled_capacity(link) / arcs.exact[arc]
                 loads[:, link] = [
                     w * s.load[arc] * share for w, s in zip(solution.weights, solution.groups, strict=True)

@@ -160,7 +160,7 @@ def _format_ranks(ranks: list[int]) -> str:
 
 
 def _build_proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Distance:
-    """Return the distances from the holders to all nodes (capped at the answer) and a shortest path."""
+    """Return the distances from the holders to all nodes (capped at that of `rank`) and a shortest path to `rank`."""
     nodes = topology.nodes
     distance = np.full(nodes, -1, np.int64)
     entered_from = np.full(nodes, -1, np.int64)
@@ -184,4 +184,4 @@ def _build_proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank
     while entered_from[path[-1]] >= 0:
         path.append(int(entered_from[path[-1]]))
     distances = tuple(np.minimum(distance, distance[rank]).tolist())
-    return Distance(holders, rank, int(distance[rank]), tuple(path[::-1]), distances)
+    return Distance(holders, rank, steps=int(distance[rank]), path=tuple(path[::-1]), distances=distances)

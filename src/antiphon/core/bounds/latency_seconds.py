@@ -61,6 +61,7 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     # All links alike: steps times latency, without a search.
     if not topology.switches and latencies and max(latencies) == min(latencies):
         return Quickest(distance.steps * latencies[0], distance.path[0], distance.rank)
+    # the need with the most steps alone
     first = _slowest_from_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
     all_single = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))

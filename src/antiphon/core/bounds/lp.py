@@ -18,8 +18,9 @@ nothing by itself. By duality any non-negative prices of links give a bound:
 
 where each family has lengths of links of its own, and on every link the lengths of all families sum to at most its
 price (`LpDual` has the full formula). So the float duals are rounded to whole numbers with small ratios: the cone of
-duals does not depend on capacities, so its extreme rays have small integer entries. Link prices are raised to at least
-the sum of the lengths, and the result is evaluated exactly (recheck.py).
+duals is defined by small whole coefficients (capacities only normalise the duals), so its extreme rays tend to have
+small integer entries. Link prices are raised to at least the sum of the lengths, and the result is evaluated exactly
+(recheck.py).
 
 Example: a broadcast of N bytes over two parallel paths of 1 and 2 GB/s. The optimal duals price the two links equally,
 at 0.333 each. Rounded to 1 and 1, the prices times capacities sum to 3 GB/s, and the shortest path has length 1:
@@ -45,12 +46,13 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 
-_MAX_PRICE = 5000  # greatest prices 1, 2, ... below this are tried until all prices are nearly whole numbers
+# Scales: the greatest price after rounding.
+_MAX_SCALE = 5000  # scales 1, 2, ... below this are tried, until three make all prices nearly whole numbers
+_MANY_PRICES = 1000  # with this many distinct prices, only scales below _FEW_SCALES are tried
+_FEW_SCALES = 100
+_FINE_SCALE = 10**11  # of the last attempt: rounding changes prices by less than 1e-11 of the greatest
 _SIMPLEX_VARIABLES = 3000  # from this size on, HiGHS's interior-point method is faster than its simplex method
 _LOAD_TOLERANCE = 1e-7  # relative; loads of the solver are off by less
-_MANY_PRICES = 1000  # of more distinct prices, only multipliers below _FEW_SCALES are tried
-_FEW_SCALES = 100
-_FINE_SCALE = 10**11  # the greatest price of the last attempt: rounding changes prices by less than 1e-11 of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,7 @@ class Solution:
     """A floating-point optimum: its time, the load of every arc, and the dual values from which a witness is made."""
 
     time: float
-    load: NDArray[np.float64]  # per arc
+    load: NDArray[np.float64]  # per arc, in units of the program's greatest supply
     link_price: NDArray[np.float64]  # per arc
     limit_price: NDArray[np.float64]  # per shared limit
     lengths: NDArray[np.float64]  # families x arcs
@@ -137,7 +139,9 @@ class BoundProgram:
     def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
         """Require that loads of `partition.times` times its weight cross a partition; return whether this was added.
 
-        With `solution`, it is added only if the loads of that solution violate it by more than rounding.
+        With `solution`, it is added only if the loads of that solution violate it by more than rounding. Those are in
+        units of the greatest supply. That is the partition's weight, as partitions are for an allreduce, in which all
+        data go from one rank to another.
         """
         arcs = self.arcs
         crossings = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
@@ -151,7 +155,7 @@ class BoundProgram:
 
     @property
     def _single(self) -> bool:
-        """Whether there is one family and no partition: then every load equals the family's flow."""
+        """Whether there is one family, no partition, and no other collective: then loads equal the family's flow."""
         return len(self.families) == 1 and not self.partitions and not self.shared
 
     @property
@@ -231,7 +235,7 @@ class BoundProgram:
         return None if solved is None else solved.groups[0]
 
     def _switch_potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the dual value of every switch's balance; 0 for switches that help, whose loads need not balance."""
+        """Return the dual value of every switch's balance; 0 for switches that combine or copy."""
         potentials = np.zeros(self.topology.switches)
         if len(duals):
             potentials[~self.is_combining[self.topology.ranks :]] = duals
@@ -312,7 +316,8 @@ def solve_programs(
     arcs = len(merged_arcs)
     flows = [program._flow_conservation() for program in programs]
     # Scale supplies to about 1 and T to about 1, so that HiGHS sees well-conditioned rows: the loads and flows of a
-    # program are in units of its greatest supply. Scaled, that of program i is relative_supply[i] * unit.
+    # program are in units of its greatest supply. The greatest supply of program i, times scales[i], is
+    # relative_supply[i] * unit.
     supply = [float(np.abs(right_side).max()) for _, right_side in flows]
     unit = max(s * scale for s, scale in zip(supply, scales, strict=True))
     relative_supply = [s * scale / unit for s, scale in zip(supply, scales, strict=True)]
@@ -346,7 +351,7 @@ def solve_programs(
             row[own_columns] = entries
             equal.append(row)
         equal_right += [right_side / supply[i], np.zeros(balance.shape[0])]
-    # scipy needs a block for T's column of equations, too, and one for the flows beside balances
+    # scipy needs a block in every column; T occurs in no equation, so its block is empty
     equal[0][0] = sparse.csr_array((flows[0][0].shape[0], 1))
     upper_rows, equal_rows = (sparse.block_array(rows, format="csr") for rows in (upper, equal))
     cost = np.full(upper_rows.shape[1], hop_weight / (arcs * len(programs)))
@@ -397,10 +402,10 @@ def count_crossings(
 
 
 def _find_scales(values: NDArray[np.float64]) -> list[int]:
-    """Return up to three multipliers that make all values nearly whole numbers, in ascending order."""
+    """Return up to three scales that make all values nearly whole numbers, in ascending order."""
     distinct = np.unique(np.round(values, 10))  # the solver is less exact than 10 digits
     scales = []
-    for scale in range(1, _MAX_PRICE if len(distinct) < _MANY_PRICES else _FEW_SCALES):
+    for scale in range(1, _MAX_SCALE if len(distinct) < _MANY_PRICES else _FEW_SCALES):
         scaled = distinct * scale
         # The tolerance allows for the solver's errors, which grow with the scale. It is no proof: each candidate is
         # evaluated exactly (recheck.py).

@@ -11,8 +11,7 @@ loads each row. Output: a rate per tree.
 
 The integers share_gj and gain_j are input. The t_j are amounts of data that groups must carry in common. A forest has
 one t, its rate, and a group's share of it is its root's demand. An allreduce has a t per root, which the trees in to
-the root and those out of it both carry.
-`Master`
+the root and those out of it both carry. The class `Master`
 
     solves the linear program in floats (HiGHS), with prices of rows that guide the search for better trees
     solves it in rationals: which trees are used and which rows are full gives a linear system (exact_solve.py)
@@ -101,7 +100,7 @@ class Master:
         loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * gains)), shape=(len(self.capacity), count + gains))
         # per group: sum of rates - sum over j of share_gj t_j = 0
         equal = np.zeros((groups, count + gains))
-        equal[[c.group for c in self.columns], np.arange(count)] = 1
+        equal[[c.group for c in self.columns], np.arange(count)] = 1  # each tree counts in the row of its group
         for group, shares in enumerate(self.share):
             for j, share in shares.items():
                 equal[group, count + j] = -share
@@ -182,7 +181,7 @@ class Master:
         if any(goal and not rate for goal, rate in zip(group_goal, group_rate, strict=True)):
             raise ArithmeticError("some root is left without trees by rounding")
         balanced = [(c, rate * group_goal[c.group] / group_rate[c.group]) for c, rate in rates]
-        scale = 1 / self._largest_overload(balanced)
+        scale = 1 / self._largest_overload(balanced)  # not 0: some tree has a rate, and every tree loads a row
         return [(c, rate * scale) for c, rate in balanced if rate], [v * scale for v in t]
 
     def dual_bound(self, price: Sequence[int], costs: Sequence[int]) -> Fraction:

@@ -93,6 +93,7 @@ class MaxFlows:
                 if not gain.value:  # 0: at most circulations, which could be added forever
                     break
                 gained = [int(x) - int(y) for x, y in zip(gain.flow[:count], gain.flow[count:], strict=True)]
+                # y may be negative (flow sent back); the residual capacities keep the sum within 0..capacity
                 flow = [x + (y << shift) for x, y in zip(flow, gained, strict=True)]
         return np.array(flow, object)
 

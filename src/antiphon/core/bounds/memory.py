@@ -96,8 +96,8 @@ def list_reductions(schedule: Schedule) -> Reductions:
 def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     """Return the schedule with one row per (joint, receiving rank), the numbers of these rows, and their senders.
 
-    A switch that combines what several ranks send counts as one sender. All such senders get the number `ranks`, one
-    more than the last rank, so several combined arrivals at one receiver count as one sender, too.
+    A switch that combines what several ranks send counts as one sender. Switches are not told apart: all such senders
+    get the number `ranks`, one more than the last rank. So all combined arrivals at one receiver count as one sender.
     """
     sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
     if joints is None:

@@ -162,9 +162,9 @@ def _custom_needs(collective: Collective) -> Needs:
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
         initial.setdefault(block, {}).setdefault(rank, Counter())[name] += 1
-    index: dict[tuple[int, ...], int] = {}
-    rows: set[tuple[int, int, int]] = set()
-    usable: dict[tuple[int, int], Holders] = {}
+    index: dict[tuple[int, ...], int] = {}  # set of holders -> its number in `Needs.sets`
+    rows: set[tuple[int, int, int]] = set()  # (block, number of the set of holders, destination)
+    usable: dict[tuple[int, int], Holders] = {}  # by (block, want)
     for block, rank, want in zip(
         relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
     ):

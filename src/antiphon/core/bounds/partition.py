@@ -126,6 +126,7 @@ class _Strength:
         """Newton iteration: test the ratio of the last partition until no partition has a lower one."""
         part_groups: Groups = [[i] for i in range(len(self.groups))]
         sides, total = self._partition_value(part_groups)
+        # at least two groups, as an allreduce has at least two members: no division by 0
         ratio = Fraction(total, len(part_groups) - 1)
         while True:
             part_groups = self._most_violated(ratio)
@@ -175,4 +176,4 @@ class _Strength:
             for i in range(added + 1):
                 if part_of[i] in joined:
                     part_of[i] = added
-        return [[i for i in range(count) if part_of[i] == part] for part in sorted(set(part_of))]
+        return [[i for i in range(count) if part_of[i] == number] for number in sorted(set(part_of))]

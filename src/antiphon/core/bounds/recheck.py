@@ -103,8 +103,9 @@ def check_distance(topology: Topology, collective: Collective, proof: Distance) 
     )
 
 
-def _require(true: bool, failure: str) -> None:
-    if not true:
+def _require(condition: bool, failure: str) -> None:
+    """Raise Invalid, with `failure` as the reason, unless the condition holds."""
+    if not condition:
         raise Invalid(f"this bound's witness does not hold: {failure}; compute the bound anew")
 
 
@@ -327,7 +328,7 @@ def _weighted_distances(
     _require(kind in selects, f"there is no family of kind {kind!r}")
     ranks_named = {"all": 0, "to": 1, "from": 1, "pair": 2}
     _require(len(at) == ranks_named[kind], "a family names a wrong number of ranks")
-    family_needs = [need for need in needs if selects[kind](*need[1:])]
+    family_needs = [(block, holders, dst) for block, holders, dst in needs if selects[kind](holders, dst)]
     is_backward = kind == "to"  # then one search from the destination along reversed links serves all holders
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]

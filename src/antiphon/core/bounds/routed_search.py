@@ -1,5 +1,7 @@
 """Search for cuts over time on machines whose switches only forward, or whose links share limits.
 
+Such cuts prove a lower bound on the wire time of every schedule of N steps (steps.py); the search wants the best bound.
+
 `step_search.py` lets a flow to every rank use the whole capacity of a link, as if switches copied. Here what goes from
 rank to rank is a variable, so that a link carries one copy for every receiver, and counts in its shared limits. For
 routes r, amounts p(r, s) in step s, and wire times t_s:
@@ -12,7 +14,9 @@ symmetry the amounts may be equal for routes that are alike, so the program has 
 ranks, not for each pair. Duals of cuts and capacities are the multipliers and prices of the evidence (`RoutedCuts`).
 
 Example: a broadcast of n bytes from one of 4 ranks around a switch, in 2 steps. Of what leaves the root in step 1, each
-other rank has only a third if all are to get equally much. So 2 steps take 3/2 of the time of n bytes on a link.
+other rank has only a third if all are to get equally much. With the time of n bytes on a link as the unit, each step
+takes at least 3/4: in step 1 every rank gets another quarter, in step 2 the three quarters that it lacks, one from each
+of the root and the two others.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from antiphon.core.portable import matmul
 from antiphon.core.routes import out_links
 from antiphon.core.symmetry import link_map, orbit_labels
 
-SCALE = 2**24  # the greatest multiplier or price after rounding to whole numbers
+# The greatest multiplier or price of the evidence, which has whole numbers. In `_add_routes`: units per price of 1.
+SCALE = 2**24
 TOLERANCE = 1e-7  # of the linear program: a route joins if it is cheaper, by more than this, than what cuts pay for it
 LINK_PRICE = 1e-9  # added per link: of equally cheap routes, the one with fewer links is taken
 
@@ -58,7 +63,7 @@ class RoutedSearch(StepSearch):
         super().__init__(delivery)
         topology, ranks = self.topology, self.topology.ranks
         hops = route_prices(topology, np.ones(topology.links + len(topology.limits), np.int64)).ravel()
-        self.pairs = np.flatnonzero(hops < NO_ROUTE)
+        self.pairs = np.flatnonzero(hops < NO_ROUTE)  # `route_prices` has NO_ROUTE from a rank to itself, too
         self.arcs = ranks, self.pairs // ranks, self.pairs % ranks  # the base class's network: an arc for each pair
         # a label is the number (a * ranks + b) of the orbit's first pair; `orbit`: per pair the number of its orbit
         labels = orbit_labels(pair_images(delivery.symmetries, ranks), ranks * ranks)
@@ -119,7 +124,8 @@ class RoutedSearch(StepSearch):
         return np.concatenate([times, even.ravel()])
 
     def _widths(self, point: Floats, steps: int) -> Floats:
-        """Return the weight that each pair carries in each step, by step and pair."""
+        """Return the widths of the base class's arcs, which are pairs here: the weight of the data that each pair sends
+        in each step, by step and pair."""
         per_orbit = np.zeros((len(self.first_pair), steps))
         amounts = point[steps:].reshape(-1, steps)
         # a point that was found before routes joined has no amounts for these
@@ -161,7 +167,7 @@ class RoutedSearch(StepSearch):
         paid = priced_crossing.sum(axis=0).T / self.orbit_size[:, None]  # for a pair, by orbit and step
         listed = len(self.routes)
         for step in range(solution.prices.shape[1]):
-            rounded = np.ceil(solution.prices[:, step] * SCALE).astype(np.int64)
+            rounded = np.ceil(solution.prices[:, step] * SCALE).astype(np.int64)  # whole numbers add up exactly
             cheapest = route_prices(self.topology, rounded).ravel()[self.first_pair] / SCALE
             for orbit in np.flatnonzero(cheapest < paid[:, step] - TOLERANCE).tolist():
                 self.routes.append(self._cheapest_route(orbit, solution.prices[:, step]))

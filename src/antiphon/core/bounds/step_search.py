@@ -186,7 +186,8 @@ def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[i
             supply[root[0]] = shares.sum()
             # With several roots or with replicas there is no delivery: `supply` has one root's data.
             if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
-                yield DataDelivery(topology, supply, tuple(members), collects, shares, symmetries=symmetries_of(shares))
+                symmetries = symmetries_of(shares)
+                yield DataDelivery(topology, supply, tuple(members), collects, shares=shares, symmetries=symmetries)
             continue
         if kind == "allreduce":
             supply[members[0]] = needs.weights[needs.block[0]]  # an allreduce has one block
@@ -361,7 +362,8 @@ class StepSearch:
                 last_gain = number
             elif number - last_gain >= LIMITS.max_stalled or total >= inner[:steps].sum() * LIMITS.converged:
                 break
-            # Drop conditions that do not bind: the program is solved sooner and has the same solution.
+            # Drop conditions that do not bind: the program is solved sooner and has the same solution. A condition that
+            # never bound counts as binding in the round of its first solution (`setdefault`).
             last_bound.update((c.key, number) for c in outer.binding)
             oldest = number - LIMITS.max_idle
             conditions = {key: c for key, c in conditions.items() if last_bound.setdefault(key, number) > oldest}
@@ -404,8 +406,15 @@ class StepSearch:
     def _to_evidence(self, solution: Solution, steps: int) -> StepCuts | RoutedCuts | None:
         """Round the multipliers to whole numbers and build the evidence."""
         rounded = np.rint(solution.multipliers / solution.multipliers.max() * MULTIPLIER_SCALE).astype(np.int64)
-        pairs = [pair for pair in zip(solution.binding, rounded.tolist(), strict=True) if pair[1]]
-        return StepCuts(steps, tuple(cut_from_condition(self.delivery, steps, *pair) for pair in pairs))
+        multipliers = zip(solution.binding, rounded.tolist(), strict=True)
+        return StepCuts(
+            steps,
+            tuple(
+                cut_from_condition(self.delivery, steps, condition, multiplier)
+                for condition, multiplier in multipliers
+                if multiplier
+            ),
+        )
 
 
 def cut_from_condition(delivery: DataDelivery, steps: int, condition: Condition, multiplier: int) -> StepCut:

@@ -214,8 +214,9 @@ def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_
     return _prove_one_step(topology, needs, evidence)
 
 
-def _require(true: bool, failure: str) -> None:
-    if not true:
+def _require(condition: bool, failure: str) -> None:
+    """Raise Invalid, with `failure` as the reason, unless the condition holds."""
+    if not condition:
         raise Invalid(f"this bound's evidence does not hold: {failure}; compute the bound anew")
 
 
@@ -299,7 +300,7 @@ def _cost_of_step(topology: Topology, pair_orbit: Longs, crossing: Longs, prices
     """Return cost(s) of `_prove_routed_cuts`. `crossing`: per orbit of pairs the sum of x over its pairs."""
     _require(len(prices) == topology.links + len(topology.limits) and min(prices) >= 0, "a price is missing")
     orbit_size = np.bincount(pair_orbit)
-    route = route_prices(topology, np.array(prices, np.int64)).ravel()
+    route = route_prices(topology, np.array(prices, np.int64)).ravel()  # by pair, numbered as in `pair_images`
     ratio = Fraction(0)
     for pair in np.flatnonzero((crossing[pair_orbit] > 0) & (route < NO_ROUTE)).tolist():
         _require(route[pair] > 0, "something crosses without a price")
@@ -379,7 +380,8 @@ def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes
     _require(max_capacity > 0, "nothing can cross")
     weight = crossing_weight(needs, levels <= first, levels > last)
     lost_share = max(Fraction(0), 1 - max(jump_capacities, default=Fraction(0)) / max_capacity)  # of a stage's step
-    return StepTimes(Fraction(weight) / max_capacity, stages, stages * lost_share, evidence.windows)
+    base_time = Fraction(weight) / max_capacity
+    return StepTimes(base_time, stages=stages, loss=stages * lost_share, windows=evidence.windows)
 
 
 def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:

@@ -121,8 +121,7 @@ class Partition(Record):
     parts and serves machines with switches of the ability `own`: a multicast or reduction there also loads the link of
     the rank that it starts from or ends at. Such a switch may be in no part if it joins ranks only. Then a multicast by
     it, from one part to m others, crosses the link to the switch, m links from it, and the link back to its source.
-    docs/bounds.md proves `times` under
-    "Own operands".
+    docs/bounds.md proves `times` under "Own operands".
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -235,7 +234,7 @@ class JointDual(Record):
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
         """Return the dual in words, as `LpDual` does."""
-        text = LpDual(self.prices, families=()).describe(topology, buffer_weight).partition(": ")[2]
+        text = LpDual(self.prices, families=()).describe(topology, buffer_weight).removeprefix("lp_dual: ")
         return f"joint_dual: for the {len(self.groups)} groups {text}"
 
 
@@ -277,21 +276,23 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
         kind = value["kind"]
         if kind == "cut":
             return Cut(
-                _int_tuple(value["side"]),
-                int(value["weight"]),
-                Fraction(value["capacity"]),
-                _int_tuple(value["limits"]),
+                side=_int_tuple(value["side"]),
+                weight=int(value["weight"]),
+                capacity=Fraction(value["capacity"]),
+                limits=_int_tuple(value["limits"]),
             )
         if kind == "partition":
             parts, limits = tuple(map(_int_tuple, value["parts"])), tuple(map(_int_pair, value["limits"]))
             capacity = Fraction(value["capacity"])
-            return Partition(parts, str(value["direction"]), int(value["weight"]), capacity, limits)
+            return Partition(
+                parts, direction=str(value["direction"]), weight=int(value["weight"]), capacity=capacity, limits=limits
+            )
         if kind == "lp_dual":
             families = tuple(
                 Family(
-                    str(f["of"]),
-                    _int_tuple(f["at"]),
-                    None if f["lengths"] is None else tuple(map(_int_pair, f["lengths"])),
+                    of=str(f["of"]),
+                    at=_int_tuple(f["at"]),
+                    lengths=None if f["lengths"] is None else tuple(map(_int_pair, f["lengths"])),
                 )
                 for f in value["families"]
             )

@@ -16,7 +16,7 @@ level 1 the cells of ranks 1 and 2 become copies of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,7 @@ def analyse(schedule: Schedule) -> Analysis:
     >>> [(groups.operand[a:a+n].tolist(), groups.row[a:a+n].tolist()) for a, n in zip(groups.first, groups.count)]
     [([0, 1, 2], [-1, 0, 1]), ([0], [2]), ([0], [3])]
     """
+    # The chunks must cover every block that some rank must end with; a block without receivers needs none.
     is_needed = np.isin(np.arange(schedule.collective.blocks), schedule.collective.relation.post_block)
     if (gap := schedule.chunks.find_gap(schedule.collective.weights * is_needed)) is not None:
         why, _ = gap
@@ -111,8 +112,7 @@ def analyse(schedule: Schedule) -> Analysis:
     cells, cell_number = _cell_keys(schedule, inputs, outputs)
     src, dst = cell_number[:rows], cell_number[rows : 2 * rows]
     input_cell, output_cell = np.split(cell_number[2 * rows :], [len(inputs.pair)])
-    inputs = BufferCells(inputs.pair, inputs.rank, inputs.chunk, input_cell, inputs.count)
-    outputs = BufferCells(outputs.pair, outputs.rank, outputs.chunk, output_cell, outputs.count)
+    inputs, outputs = replace(inputs, cell=input_cell), replace(outputs, cell=output_cell)
     # Per cell the least contribution that it holds, before the first step; EMPTY marks cells without data.
     least_id = np.full(len(cells), EMPTY, np.int64)
     least_id[input_cell] = least_ids(schedule)[inputs.pair]
@@ -162,7 +162,7 @@ def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
         relation.post_want < 0, collective.contributions_per_block[relation.post_block], lengths[relation.post_want]
     )
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
-    return inputs, BufferCells(outputs.pair, outputs.rank, outputs.chunk, outputs.chunk, count[by_rank][outputs.pair])
+    return inputs, replace(outputs, count=count[by_rank][outputs.pair])
 
 
 def _cell_keys(schedule: Schedule, inputs: BufferCells, outputs: BufferCells) -> tuple[Longs, Longs]:

@@ -99,7 +99,7 @@ def _place_within(side: Side, combined: Side) -> Side:
 
 
 def elements_of(collective: Collective, unit: int) -> Longs:
-    """Return the elements of each block for a unit of this many elements; 0 for blocks in no buffer. O(blocks).
+    """Return the elements of each block for a unit of this many elements; 0 if too heavy for any buffer. O(blocks).
 
     >>> elements_of(Collective("allgather", 3, weights=[2, 1, 3]), 10)
     array([20, 10, 30])

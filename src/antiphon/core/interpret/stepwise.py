@@ -78,7 +78,7 @@ def run(
     buffers = take_inputs(analysis.schedule.collective, inputs, dtype, in_place)
     outputs = new_outputs(buffers, in_place)
     sources = [array.copy() for array in buffers.arrays] if in_place else buffers.arrays
-    job = _Job(analysis, buffers, sources, outputs, combine, op == "avg")
+    job = _Job(analysis, buffers, sources, outputs, combine, averages=op == "avg")
     with np.errstate(all="ignore"):  # infinity and NaN are results like others, as in C
         for batch in _make_batches(job):
             for low in range(0, batch.length, batch.width):
@@ -194,25 +194,25 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
-    # Chunks of at least 3/4 of the longest of a kind share it, so that rows waste little padding; so do all short ones,
-    # of up to SHORT // 4 elements.
-    sizes, length_index = np.unique(job.length, return_inverse=True)
-    kinds = np.zeros(len(sizes), np.int64)
-    kind, kind_length = 0, int(sizes[-1])
-    for i in range(len(sizes) - 1, -1, -1):
-        if kind_length > SHORT // 4 and 4 * int(sizes[i]) < 3 * kind_length:
-            kind, kind_length = kind + 1, int(sizes[i])
-        kinds[i] = kind
-    chunk_kind = kinds[length_index.reshape(-1)]
+    # Classes of lengths, the longest first. Chunks of at least 3/4 of the longest of a class are in it, so that rows
+    # waste little padding. All short ones, of up to SHORT // 4 elements, are in one class.
+    lengths, length_index = np.unique(job.length, return_inverse=True)
+    class_of_length = np.zeros(len(lengths), np.int64)
+    number, longest = 0, int(lengths[-1])  # of the class so far
+    for i in range(len(lengths) - 1, -1, -1):
+        if longest > SHORT // 4 and 4 * int(lengths[i]) < 3 * longest:
+            number, longest = number + 1, int(lengths[i])
+        class_of_length[i] = number
+    chunk_class = class_of_length[length_index.reshape(-1)]
     cells = np.bincount(job.analysis.cell_chunk, minlength=len(job.length))
-    order, ends = order_of(chunk_kind, kind + 1), pointers(chunk_kind, kind + 1)
+    order, ends = order_of(chunk_class, number + 1), pointers(chunk_class, number + 1)
     total = np.cumsum((cells * job.length * job.dtype.itemsize)[order])
-    bytes_before = np.concatenate([[0], total])[ends[:-1]]  # per kind
+    bytes_before = np.concatenate([[0], total])[ends[:-1]]  # per class
     budget = BATCH_BYTES + LEVEL_BYTES * job.analysis.levels
-    batch_in_kind = np.empty(len(order), np.int64)
-    # Within a kind, cut into batches by bytes.
-    batch_in_kind[order] = (total - bytes_before[chunk_kind[order]]) // budget
-    key = chunk_kind * (int(batch_in_kind.max()) + 1) + batch_in_kind
+    batch_in_class = np.empty(len(order), np.int64)
+    # Within a class, cut into batches by bytes.
+    batch_in_class[order] = (total - bytes_before[chunk_class[order]]) // budget
+    key = chunk_class * (int(batch_in_class.max()) + 1) + batch_in_class
     batch_keys, batch = unique_inverse(key, int(key.max()) + 1)
     return batch, len(batch_keys), budget
 
@@ -220,6 +220,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
 def _run_window(job: _Job, batch: _Batch, low: int, high: int) -> None:
     """Run a batch on the elements low..high-1 of its chunks."""
     shape = (batch.rows, high - low)
+    # Rows are combined with their padding. Objects must then be numbers: an empty array of them holds None.
     cells: Array = np.zeros(shape, job.dtype) if job.dtype.kind == "O" else np.empty(shape, job.dtype)
     _load_cells(job, batch, cells, low)
     for begin, end in batch.levels:

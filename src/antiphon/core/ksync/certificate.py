@@ -132,10 +132,11 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     parts_per_unit = instance.parts_of(chunks)
     bound = least_rounds_per_part(instance, about, steps, evidence)  # of R / parts_per_unit, like `ratio`
     if about == SUMS and "sends" in evidence:
+        # with `shared`, the rounds of a question are the links that a chunk's inputs cross (cnf.py)
         _check_by_resolution(instance, (1, steps, evidence["sends"] - 1), evidence, shared=True)
     if about == SUMS and ("prices" in evidence or refuted):
         _require(is_bounded_by_trees(instance, collective), "only an allreduce of few ranks is bounded by trees")
-        sends = bound * sum(instance.capacity[: len(instance.bonds)])
+        sends = bound * sum(instance.capacity[: len(instance.bonds)])  # per part, that all bonds carry in these rounds
         # Without trees the dual bounds pairs of trees. Frontier files state its bound as a number of sends per chunk
         # (select/frontier_file.py), so that must be whole.
         is_by_pairs = not ("sends" in evidence or evidence.get("trees"))
@@ -266,5 +267,6 @@ def _check_by_duals(
 
 
 def _require(holds: bool, failure: str) -> None:
+    """Raise Invalid, with `failure` as the reason, unless a claim holds."""
     if not holds:
         raise Invalid(f"certificate: does not hold: {failure}; plan anew")

@@ -142,7 +142,7 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                 for resource in () if question.shared else resources[arc]:
                     loads[resource, step].append(send)
             if question.ordered:
-                leaving = sorted(key[::-1] for key in sends if instance.arcs.tail[key[0]] in kind.holders)
+                leaving = sorted((step, arc) for arc, step in sends if instance.arcs.tail[arc] in kind.holders)
                 own_sends = [sends[arc, step] for step, arc in leaving[:MAX_COMPARED_SENDS]]
                 if previous:
                     _require_descending(out, previous, own_sends)
@@ -150,11 +150,11 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
     if question.shared:
         # Counters count groups of crossings first, then their sums. Proofs are short if a group is a step where every
         # step needs a crossing (fewest steps), else an arc.
-        group_by = 1 if steps == instance.least_steps else 0  # index in (arc, step)
-        groups: dict[int, list[list[int]]] = defaultdict(list)
-        for key in sorted(uses):
+        by_step = steps == instance.least_steps
+        groups: dict[int, list[list[int]]] = defaultdict(list)  # by step, or by arc
+        for arc, step in sorted(uses):
             # a crossing of an arc counts once for each link of its path
-            groups[key[group_by]] += [[uses[key]] for _ in instance.arcs.paths[key[0]]]
+            groups[step if by_step else arc] += [[uses[arc, step]] for _ in instance.arcs.paths[arc]]
         counters = [_build_counter(out, rows, question.rounds + 1) for _, rows in sorted(groups.items())]
         _encode_thresholds(out, counters, {question.rounds + 1: 0})  # literal 0: false
         return out
@@ -345,7 +345,7 @@ def _encode_thresholds(out: Formula, rows: list[list[int]], thresholds: dict[int
 
 def _build_counter(out: Formula, rows: list[list[int]], greatest: int) -> list[int]:
     """Return output literals: output j (from 0) is true if more than j of the literals are, for j < `greatest`."""
-    if len(rows) <= 1:
+    if len(rows) <= 1:  # a row is a count already: each of its literals implies those before it
         return [x for row in rows for x in row[:greatest]]
     half = len(rows) // 2
     first, second = _build_counter(out, rows[:half], greatest), _build_counter(out, rows[half:], greatest)

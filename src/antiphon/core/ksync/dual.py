@@ -74,6 +74,7 @@ class StepDual:
         return {
             "steps": self.steps,
             "prices": self.prices.tolist(),
+            # the name of `price_splits` in files
             "spreads": [[k, s.rows.tolist(), s.potentials.tolist()] for k, s in self.price_splits.items()],
             "like": [[k, j, list(bonds), list(nodes)] for k, (j, bonds, nodes) in self.like.items()],
         }
@@ -199,7 +200,7 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
 
 
 def _fill_array(array: IntArray, rows: IntArray, label: str, signed: bool = False) -> None:
-    """Write rows (indices, value) into an array, checked for range."""
+    """Write rows (indices, value) into an array, checked for range. Of rows with the same indices the last counts."""
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_in_range(index[:, i], size) for i, size in enumerate(array.shape))
     _require(inside, f"a {label} is out of range")
@@ -245,5 +246,6 @@ def _relax_bonds(cost: IntArray, instance: Instance, bonds: NDArray[np.int64], l
 
 
 def _require(holds: bool, failure: str) -> None:
+    """Raise Invalid, with `failure` as the reason, unless a rule of duals holds."""
     if not holds:
         raise Invalid(f"certificate: its dual does not hold: {failure}; plan anew")

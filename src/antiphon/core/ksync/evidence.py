@@ -192,6 +192,7 @@ class _Replay:
         if kind == "send":
             chunk, arc, step = rest
             path = self.solved.arcs.paths[arc]
+            # the first link of a bond stands for all of its parallel links
             bonds = path if self.to_original is None else self.to_original.path(path)
             return [kind, self.chunks[chunk], [self.instance.bonds[bond][0] for bond in bonds], step]
         if kind == "use":

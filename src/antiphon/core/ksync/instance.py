@@ -26,7 +26,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +172,15 @@ class Instance:
         return chunks // self.input_weight
 
 
+class _BondKey(NamedTuple):
+    """Everything of a link that a plan could distinguish: links with equal keys form one bond."""
+
+    tail: int
+    head: int
+    limits: tuple[int, ...]  # as resources of the topology: numbered after the links
+    fractional_link: int  # the link itself if its capacity is a fraction, so that it stays separate; else -1
+
+
 def instance_of(topology: Topology, collective: Collective) -> Instance:
     """Return the problem of a non-combining collective on a machine. O(links + rows of the relation)."""
     if collective.ranks != topology.ranks:
@@ -189,20 +198,22 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     # Chunks per round: the bandwidth of every resource (the links, then the limits) in those of the unit link.
     unit = topology.unit
     capacity = [resources.bytes_per_second(resource) / unit for resource in range(links + len(topology.limits))]
-    # Merge parallel links into bonds; the key holds everything that a plan could distinguish.
-    links_by_key: dict[tuple[Any, ...], list[int]] = {}
+    # Merge parallel links into bonds.
+    links_by_key: dict[_BondKey, list[int]] = {}
     for link in range(links):
         limits = tuple(sorted(resources.limits_of(link)))
-        own_bond = link if capacity[link].denominator != 1 else -1  # -1: may be merged, as whole capacities add up
-        key = (int(topology.link_src[link]), int(topology.link_dst[link]), limits, own_bond)
+        fractional_link = link if capacity[link].denominator != 1 else -1
+        key = _BondKey(int(topology.link_src[link]), int(topology.link_dst[link]), limits, fractional_link)
         links_by_key.setdefault(key, []).append(link)
     bonds = tuple(tuple(members) for members in links_by_key.values())
     shift = len(bonds) - links  # limits were numbered after the links, and are now after the bonds
     instance = Instance(
         topology, collective, bonds,
-        np.array([key[0] for key in links_by_key], np.int32), np.array([key[1] for key in links_by_key], np.int32),
-        (*(sum((capacity[x] for x in bond), Fraction(0)) for bond in bonds), *capacity[links:]),
-        tuple(tuple(limit + shift for limit in key[2]) for key in links_by_key), _group_blocks(collective),
+        tail=np.array([key.tail for key in links_by_key], np.int32),
+        head=np.array([key.head for key in links_by_key], np.int32),
+        capacity=(*(sum((capacity[x] for x in bond), Fraction(0)) for bond in bonds), *capacity[links:]),
+        limits_of=tuple(tuple(limit + shift for limit in key.limits) for key in links_by_key),
+        kinds=_group_blocks(collective),
     )  # fmt: skip
     # Report an unreachable destination here, by rank, rather than as an unsatisfiable search later.
     for kind in instance.kinds:
@@ -260,7 +271,8 @@ def _list_arcs(instance: Instance) -> Arcs:
     loads = [(i, bond) for i, path in enumerate(paths) for bond in path]
     loads += [(i, limit) for i, path in enumerate(paths) for bond in path for limit in instance.limits_of[bond]]
     table = np.array(loads, np.int32).reshape(-1, 2)
-    return Arcs(tails, heads, tuple(paths), (table[:, 0].copy(), table[:, 1].copy()), exhaustive)
+    load = table[:, 0].copy(), table[:, 1].copy()
+    return Arcs(tail=tails, head=heads, paths=tuple(paths), load=load, exhaustive=exhaustive)
 
 
 def _paths_through_switches(

@@ -79,7 +79,7 @@ class Refutation:
             if any(type(x) is not int for x in numbers) or type(value["ordered"]) is not bool:
                 raise TypeError("a number is expected")
             split = None if split is None else tuple(split)
-            question = Question(parts, steps, rounds, split, value["ordered"], shared="shared" in value)
+            question = Question(parts, steps, rounds, split, ordered=value["ordered"], shared="shared" in value)
             return Refutation(question, base64.b64decode(value["proof"], validate=True))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise Invalid(f"certificate: a refutation in it cannot be read ({error!r}); plan anew") from None
@@ -182,5 +182,6 @@ def _read_numbers(data: bytes) -> Iterator[int]:
 
 
 def _require(holds: bool, failure: str) -> None:
+    """Raise Invalid, with `failure` as the reason, unless a claim of the proof holds."""
     if not holds:
         raise Invalid(f"certificate: its refutation does not hold: {failure}; plan anew")

@@ -64,15 +64,15 @@ class Naming:
             "nodes": instance.nodes, "bonds": bonds, "limits": len(instance.capacity) - bonds,
             "kinds": len(instance.kinds),
         }  # fmt: skip
-        permutations = []
+        permutations: dict[str, Table] = {}
         for key, size in sizes.items():
             row = value.get(key)
             if not isinstance(row, list) or any(type(x) is not int for x in row) or sorted(row) != list(range(size)):
                 raise Invalid(f"certificate: its renaming of {key} is no permutation of {size}; plan anew")
-            permutations.append(np.array(row, np.int64))
-        if ranks and int(permutations[0][:ranks].max()) >= ranks:
+            permutations[key] = np.array(row, np.int64)
+        if ranks and int(permutations["nodes"][:ranks].max()) >= ranks:
             raise Invalid("certificate: its renaming of nodes takes a rank to a switch; plan anew")
-        return Naming(*permutations)
+        return Naming(**permutations)
 
 
 def rename_instance(instance: Instance, naming: Naming) -> Instance:
@@ -95,8 +95,8 @@ def rename_instance(instance: Instance, naming: Naming) -> Instance:
     # The relabelled machine is synthetic: one link per bond.
     machine = _bond_topology(instance, tail, head, capacity, limits_of)
     return Instance(
-        machine, collective, tuple((i,) for i in range(count)), machine.link_src, machine.link_dst, capacity,
-        limits_of, tuple(kinds),
+        machine, collective, bonds=tuple((i,) for i in range(count)), tail=machine.link_src, head=machine.link_dst,
+        capacity=capacity, limits_of=limits_of, kinds=tuple(kinds),
     )  # fmt: skip
 
 
@@ -113,9 +113,10 @@ def _bond_topology(
     type_of_speed = {speed: i for i, speed in enumerate(speeds)}
     shared = [SharedLimit(f"limit{i}", tuple(bonds_under[i]), capacity[i]) for i in range(count, len(capacity))]
     return Topology(
-        instance.topology.name, instance.ranks, instance.nodes - instance.ranks, tail.astype(np.int32),
-        head.astype(np.int32), np.array([type_of_speed[c] for c in capacity[:count]], np.int32),
-        tuple(LinkType("link", speed) for speed in speeds), tuple(shared), unit=Fraction(1),
+        name=instance.topology.name, ranks=instance.ranks, switches=instance.nodes - instance.ranks,
+        link_src=tail.astype(np.int32), link_dst=head.astype(np.int32),
+        link_type=np.array([type_of_speed[c] for c in capacity[:count]], np.int32),
+        types=tuple(LinkType("link", speed) for speed in speeds), limits=tuple(shared), unit=Fraction(1),
     )  # fmt: skip
 
 

@@ -26,9 +26,12 @@ By pairs, if not: V is at least the cost of the cheapest pair below, or of 2 n -
 3. Each other rank gets the last input that it lacks in step t or later: n - 1 sends "down"; v receives none.
 4. These are 2 (n - 1) sends. If there are more, they cost at least 2 n - 1 cheapest sends. Let there be no more.
 5. If none goes down in step t, they are a tree towards v until step t and a tree away from v after it.
-6. Else some rank w has all inputs after step t, too. As v sends nothing up, v sends its own to w in step t.
-7. What w had before step t reaches v only by w's one send up. Were it relayed by a rank x, w would lack the input of x.
-   So w sends it to v itself, in step t: the two *exchange* what they have.
+6. Else some rank w gets its last input in step t. v sends nothing up, so its first send is in step t at the earliest:
+   w gets the input of v in step t from v itself. As this is w's one send down, w gets nothing else in that step.
+7. Before step t, v lacks some input z. w has it after step t, but v cannot send it, so w had it before. It has come to
+   w by sends up, so it reaches v by w's one send up. If that went to a rank x other than v, x's one send up would lie
+   on the path of z behind w, and v would lack the input of x as long as z, so that w would lack it after step t. So w
+   sends to v itself, in step t: the two *exchange* what they have. All that v lacked comes from w: no other rank is w.
 8. All others have sent up to v or w before step t, and receive from them after it.
 """
 
@@ -87,7 +90,10 @@ def _read_rows(rows: Any) -> Rows:
 
 
 def is_bounded_by_trees(instance: Instance, collective: Collective) -> bool:
-    """Return whether trees bound this collective: an allreduce of all ranks, which are few."""
+    """Return whether trees bound this collective: an allreduce of all ranks, which are few.
+
+    All paths through switches must be known (`exhaustive`), as a bound holds for schedules by any of them.
+    """
     ranks = len(collective.members)
     return collective.kind == "allreduce" and ranks == instance.ranks <= MAX_RANKS and instance.arcs.exhaustive
 
@@ -95,7 +101,8 @@ def is_bounded_by_trees(instance: Instance, collective: Collective) -> bool:
 def evaluate_tree_dual(instance: Instance, dual: TreeDual) -> StepInequality:
     """Return what this dual proves; raise Invalid if it breaks a rule. O(trees * steps * 3^ranks).
 
-    `instance`: the allgather of all ranks, on the machine of the allreduce.
+    `instance`: of the allgather of all ranks, on the machine of the allreduce. Only its paths and capacities are used,
+    which do not depend on the collective.
     """
     steps, ranks = dual.steps, instance.ranks
     _require(1 <= steps <= MAX_STEPS and ranks <= MAX_RANKS, "it has too many steps or ranks")
@@ -112,12 +119,13 @@ def evaluate_tree_dual(instance: Instance, dual: TreeDual) -> StepInequality:
 def _value_by_roots(instance: Instance, costs: Any, trees: Sequence[Tree]) -> int:
     """Return the sum of the cheapest trees, each by its own lengths. `costs`: by bond and step."""
     tables = [_table_of(rows, *costs.shape) for _, _, rows in trees]
+    # in each step the lengths of a bond in all trees sum to at most its price
     _require(bool((sum(tables) <= costs).all()), "it shares out more than a move costs")
     value = 0
     for (root, toward, _), lengths in zip(trees, tables, strict=True):
         _require(0 <= root < instance.ranks, "a root is no rank")
-        of_all_steps, *_ = list_tree_costs(send_costs(instance, lengths.tolist(), toward))
-        value += int(of_all_steps[1 << root])
+        costs_from_first_step, *_ = list_tree_costs(send_costs(instance, lengths.tolist(), toward))
+        value += int(costs_from_first_step[1 << root])
     return value
 
 

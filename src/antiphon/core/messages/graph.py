@@ -102,6 +102,7 @@ class MessageGraph:
         item = 2 * self.deps.astype(np.int64) + self.left
         items = distinct(item)
         condition = np.searchsorted(items, item)
+        # conditions are numbered as `items`, and a message has at most one of either event
         done_items, left_items = (np.flatnonzero((items & 1) == has_left) for has_left in (0, 1))
         left_ptr = as_int32(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
         # The conditions of each message in ascending order, as CSR consumers expect.

@@ -95,7 +95,7 @@ def sets(waits: Waits) -> Sets:
     # Stage 2: drop predecessors that are implied. If an awaited message itself needs the condition before, then
     # that condition already held when the message started, so a new set can begin here.
     need = distinct(message * np.int64(max(count, 1)) + condition)
-    pair = awaited * max(count, 1) + before[target]  # (awaited message, condition before)
+    pair = awaited * max(count, 1) + before[target]  # (awaited message, condition before); -1 is masked below
     # Membership test of `pair` in the sorted `need`.
     index = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
     is_implied = (need[index] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
@@ -173,8 +173,8 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
     pair = distinct(message * np.int64(len(representative)) + group[position])
     return Sets(
         items,
-        low[representative],
-        high[representative],
-        as_int32(pair // len(representative)),
-        as_int32(pair % len(representative)),
+        low=low[representative],
+        high=high[representative],
+        message=as_int32(pair // len(representative)),
+        set=as_int32(pair % len(representative)),
     )

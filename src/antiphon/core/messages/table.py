@@ -122,7 +122,7 @@ class Messages:
     def _leads_joint(self) -> Bools:
         """Whether a row represents its joint or stands alone; false for the other rows of a joint."""
         leads = np.zeros(self.schedule.transfers, np.bool_)
-        leads[self.schedule.leads] = True
+        leads[self.schedule.leads] = True  # per row the first row of its joint; a row without joint leads itself
         return leads
 
     def nbytes(self, nbytes: int) -> tuple[Longs, Longs]:
@@ -175,4 +175,4 @@ def messages(schedule: Schedule) -> Messages:
     )
     run_lengths = np.diff(np.append(first_rows, schedule.transfers))
     of_row = as_int32(np.repeat(message_of_run, run_lengths))
-    return Messages(schedule, step, src, dst, message_route, of_row, as_int32(row))
+    return Messages(schedule, step=step, src=src, dst=dst, route=message_route, of_row=of_row, row=as_int32(row))

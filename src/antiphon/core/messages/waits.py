@@ -166,21 +166,22 @@ def _wait_for_versions(messages: Messages) -> Waits:
     >>> data.pairs("left"), data.pairs("need")
     ((array([0, 1]), array([5, 3])), (array([2, 3]), array([1, 1])))
     """
-    table, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
+    table, rows = versions(messages.schedule), messages.of_row.astype(np.int64)  # `rows`: per row its message
     # Condition numbers are version numbers, so reading version v needs condition v.
     reads_written = ~table.initial[table.read]
     reads_final = table.final[table.read]
-    done_columns = _conditions_by_message(rows, table.write, len(messages), len(table))
+    done_ptr, done = _conditions_by_message(rows, table.write, len(messages), len(table))
     # The next version of the same cell is read + 1; nothing overwrites a final version.
-    left_ptr, left_conditions = _conditions_by_message(
-        rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table)
-    )
-    need_columns = _conditions_by_message(rows[reads_written], table.read[reads_written], len(messages), len(table))
+    left_ptr, left = _conditions_by_message(rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table))
+    need_ptr, need = _conditions_by_message(rows[reads_written], table.read[reads_written], len(messages), len(table))
     return Waits(
-        *done_columns,
-        *((left_ptr, left_conditions) if len(left_conditions) else (NONE, NONE)),
-        *need_columns,
-        _previous_versions(table),
+        done_ptr=done_ptr,
+        done=done,
+        left_ptr=left_ptr if len(left) else NONE,  # the shorthand for no conditions
+        left=left,
+        need_ptr=need_ptr,
+        need=need,
+        before=_previous_versions(table),
     )
 
 

@@ -84,6 +84,7 @@ def cells_of(program: Program) -> Cells:
     weights = program.collective.weights
     block_begin = np.cumsum(weights) - weights  # per block, in units of weight on the line
     # Stage 1: give every access (part, input, output, finish row) its interval of atoms on the line.
+    # `points`: per point of the program its number among all points in order of the line.
     coordinates, points, (block_low, block_high) = _number_points(program, block_begin, weights)
     low, high = points[program.part_begin], points[program.part_end]
     begin = np.concatenate(
@@ -287,6 +288,7 @@ def _find_memory(
         np.concatenate([numerators[atom[rows]], numerators[atom[rows] + 1]]),
     )  # fmt: skip
     low, high = np.split(number, 2)
+    # Numbers from `cells` on are free: cells that overlap nothing keep numbers below.
     first[rows], count[rows] = cells + low, high - low
     return first, count
 

@@ -38,6 +38,7 @@ assert sorted(_KINDS) == sorted((*KINDS, "custom"))
 HEADER = struct.Struct("<8sIIQQ8IQQ4I")
 DIRECTORY_ENTRY = struct.Struct("<QQII")  # of a section: offset, size, checksum, 0
 SECTION_HEADER = struct.Struct("<IIQQ8I")  # rank, variant, weights of input and output, rows of each of `TABLES`
+# `part` of a point or class: its fraction, as a numerator over the program's denominator
 _POINT = np.dtype([("whole", "<i8"), ("part", "<i8")])
 _BASE = np.dtype([("shift", "<i8"), ("buffer", "<u4"), ("slot", "<u4"), ("origin", "<u4"), ("", "<u4")])
 _CLASS = np.dtype([("whole", "<i8"), ("part", "<i8"), ("pieces", "<u4"), ("", "<u4")])
@@ -165,7 +166,7 @@ def _encode_section(program: Program, rank: int) -> bytes:
         _fill_table(_FINISH, begin=finish_begin, end=finish_end, base=program.finish_base[finish_rows] - bases.start,
                     count=program.finish_count[finish_rows]),
     )  # fmt: skip
-    weights = [int(w[rank]) for w in program.weights]
+    weights = [int(w[rank]) for w in program.weights]  # of the input and output buffer
     head = SECTION_HEADER.pack(rank, int(program.in_place), *weights, *map(len, tables))
     return head + b"".join(_pad_section(table.tobytes()) for table in tables)
 
@@ -228,8 +229,9 @@ class _Reader:
         if self.at != self.end:
             raise Invalid("its head does not have the length that it states")
         self.collective = Collective(
-            _KINDS[kind], ranks, tuple(member_ranks.tolist()), tuple(root_ranks.tolist()), weights.astype(np.int64),
-            custom, nbytes_weight=buffer_weight if custom is not None else 0,
+            _KINDS[kind], ranks, members=tuple(member_ranks.tolist()), roots=tuple(root_ranks.tolist()),
+            weights=weights.astype(np.int64), custom=custom,
+            nbytes_weight=buffer_weight if custom is not None else 0,
         )  # fmt: skip
         refuse_collective(self.collective)
         if self.collective.blocks != blocks or self.collective.buffer_weight != buffer_weight or self.channels < 1:
@@ -305,7 +307,8 @@ class _Reader:
         ptr = [pointers(np.repeat(np.arange(self.ranks), count[:, i]), self.ranks) for i in range(len(TABLES))]
         scratch = bases["buffer"] == SCRATCH
         program = Program(
-            self.collective, bool(variant), self.channels, self.label, self.denominator,
+            self.collective, in_place=bool(variant), channels=self.channels, label=self.label,
+            denominator=self.denominator,
             point_whole=points["whole"], point_numerator=points["part"],
             base_ptr=ptr[BASES], base_shift=bases["shift"], base_buffer=bases["buffer"], base_slot=bases["slot"],
             base_origin=np.where(scratch, bases["origin"] + shift["base_point"], 0),
@@ -392,8 +395,10 @@ _BUFFERS = ("in", "out", "scratch")
 
 
 def dump(program: Program, rank: int) -> str:
-    """Return one rank's operations as text, one per line, with positions in units of weight within the buffer or
-    slot."""
+    """Return one rank's operations as text, one per line: number within the rank, `@when`, kind and operands.
+
+    Positions are in units of weight within the buffer or slot.
+    """
     if not 0 <= rank < program.ranks:
         raise Invalid(f"rank: expected 0 to {program.ranks - 1}, got {rank}")
     weights = tuple(int(w[rank]) for w in program.weights)

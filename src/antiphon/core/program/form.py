@@ -5,11 +5,12 @@ error that names rank and operation. Limits are checked by the numbers alone, be
 (docs/program.md, Limits). No code is shared with lowering.
 
 Addresses are *points* on the line of all blocks, whole + numerator / denominator in units of weight (kinds.py); the
-variables here are `units` and `numerators`. The *finish table* lists stretches of the output that avg divides in the
-end. Points in ascending order are at ascending elements at every size, and two
+variables here are `units` and `numerators`. Points in ascending order are at ascending elements at every size, and two
 points a whole number apart have the same distance at all sizes, so comparing points once decides for all sizes.
 Example: a part from 1/3 to 2/3 in a buffer of weight 1 is inside it whether the unit has 3 elements or 3 million.
-kinds.py also explains bases, classes (sizes of slots) and the time `when` of an operation.
+
+The *finish table* lists stretches of the output that avg divides in the end. kinds.py also explains bases, classes
+(sizes of slots) and the time `when` of an operation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MOST_STRETCHES = 2**22  # atoms of all parts, inputs and outputs in a proof, abo
 def refuse_collective(collective: Collective) -> None:
     """Raise Unsupported if the relation alone would fill the memory, or positions would exceed 64 bits."""
     members, roots = len(collective.members), max(len(collective.roots), 1)
-    # of a custom relation all rows exist already
+    # of rooted kinds: as many as roots; of a custom relation all rows exist already
     rows_per_member = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
     if members * rows_per_member.get(collective.kind, roots) > MOST_PAIRS:
         raise Unsupported(
@@ -93,11 +94,14 @@ class Envelopes(NamedTuple):
     """The properties on which both sides of every message of `Program.pairs` must agree."""
 
     headers: Longs  # per message: from, to, channel, when, pieces, stretches
-    stretches: Longs  # per stretch of the line: whole and part of its begin, whole and part of its end
+    stretches: Longs  # per stretch of the line: units and numerator of its begin, units and numerator of its end
 
 
 def refuse_faulty(program: Program, faulty: Bools, complaint: str) -> None:
-    """Raise Invalid, naming the first faulty operation, if there is one."""
+    """Raise Invalid, naming the first faulty operation, if there is one.
+
+    After a return no mark of `faulty` is set, so that callers mark the next fault in the same column.
+    """
     if faulty.any():
         raise Invalid(f"{op_text(program, int(np.argmax(faulty)))}: {complaint}")
 

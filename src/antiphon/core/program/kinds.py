@@ -5,8 +5,8 @@ part is given by two *points* and a *base*. All blocks of the collective lie end
 of weight. Point `whole + numerator / denominator` (columns point_whole, point_numerator) is at element
 unit * whole + floor(unit * numerator / denominator), where `unit` is the number of elements per weight 1. A base names
 the input or output buffer and its shift against that line, or a slot of scratch and the point (its origin) at which the
-slot begins. A *class* is a size of slots, in units of weight, too. All of this is independent of
-`unit`, so a program is valid for every size.
+slot begins. A *class* is a size of slots, in units of weight, too. All of this is independent of `unit`, so a program
+is valid for every size.
 
 Example: an allreduce of a block of weight 1 in thirds. The middle third is the part from point 1/3 to 2/3; at unit = 10
 it is elements 3 to 5. `chunked` takes unit = 3, the least at which no point is rounded, for formats that count in
@@ -34,7 +34,7 @@ from antiphon.errors import Invalid, Unsupported
 SEND, RECEIVE, FOLD, JOIN = range(4)  # operations; a fold combines all parts but its first into it, a join only waits
 NAMES = ("send", "receive", "fold", "join")
 INPUT, OUTPUT, SCRATCH = range(3)  # buffers of a rank
-MAX_UNIT = 2**62  # elements of all blocks together
+MAX_ELEMENTS = 2**62  # elements of all blocks together
 
 
 class Pairs(NamedTuple):
@@ -238,7 +238,7 @@ def layout_of(program: Program, unit: int) -> BufferLayout:
     [[8, 8, 16], [8, 8, 0], [8, 8, 0]]
     """
     weight = max(int(program.collective.weights.sum()), 1)
-    if unit < 0 or unit * weight >= MAX_UNIT:
+    if unit < 0 or unit * weight >= MAX_ELEMENTS:
         raise Invalid(f"unit: {unit} elements for each of {weight} units of weight are no size; from 0 to 2^62 in all")
     # Points round down, sizes of classes round up: no slot is too small for the part that it holds.
     at = positions(program.point_whole, program.point_numerator, program.denominator, unit)
@@ -322,7 +322,10 @@ def job_of(collective: Collective) -> tuple[int, ...]:
 
 
 def collective_among(collective: Collective, members: Sequence[int]) -> Collective:
-    """Return the collective among these members (ascending) only, renumbered."""
+    """Return the collective among these members (ascending) only, renumbered; of a custom one these are all ranks.
+
+    It is for programs, whose operations state the order of combining: `ordered` is left out.
+    """
     if len(members) == collective.ranks:
         return collective
     number = {rank: index for index, rank in enumerate(members)}

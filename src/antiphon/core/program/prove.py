@@ -101,7 +101,7 @@ def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) ->
 # ---- the proof ----
 
 
-MAX_COUNT = 2**40  # counts of contributions saturate here
+MAX_COUNT = 2**40  # counts of contributions saturate here, so that no sum of them overflows int64
 Words = NDArray[np.uint64]  # n x 2: 128 bits per row
 
 
@@ -182,6 +182,7 @@ def _find_sources(cells: Cells) -> Longs:
     write_before = np.append(-1, last_write)[:count]  # the last write before this access
     write_before = np.where(write_before < begin, -1, write_before)
     reads = np.flatnonzero(~written)
+    # The last write must be of the same cell: one of another, overlapping cell left the elements of another place.
     has_writer = write_before[reads] >= 0
     has_writer[has_writer] = cell[write_before[reads[has_writer]]] == cell[reads[has_writer]]
     _refuse_reads(cells, access[reads[~has_writer]])
@@ -246,6 +247,8 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
     first_use, next_use = cells.slot_reuses
     first_op = np.concatenate([cells.op[earlier], first_use])
     second_op = np.concatenate([cells.op[later], next_use])
+    # All parts in a slot have its number of pieces, at one stride (form.py): piece i of the next use overlies only
+    # piece i.
     piecewise_ok = np.concatenate([piecewise_ok, program.pieces[first_use] > 1])
     # Inputs (-1) come before all operations, final outputs after all of them.
     relevant = (first_op >= 0) & (second_op < cells.operations) & (first_op != second_op)
@@ -255,8 +258,9 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
     wrong = find_unordered(program, before, after, piecewise)
     if wrong.any():
         at = int(np.argmax(wrong))
-        names = op_text(program, int(after[at])), op_text(program, int(before[at]))
-        raise Invalid(f"{names[0]}: does not wait for {names[1].partition(', ')[2]}, which touches the same elements")
+        waiter, awaited = op_text(program, int(after[at])), op_text(program, int(before[at]))
+        _, _, awaited = awaited.partition(", ")  # without its rank, which is that of the waiter
+        raise Invalid(f"{waiter}: does not wait for {awaited}, which touches the same elements")
 
 
 # ---- values ----
@@ -297,7 +301,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     sums[cells.inputs], count[cells.inputs] = input_sums[rows], input_counts[rows]
     program = cells.program
     target, sources, message_reads = _list_moves(cells)
-    sources = source[sources]
+    sources = source[sources]  # from here on the writes whose values are read
     carried = sources[:message_reads]
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
@@ -353,7 +357,7 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
     names, contribution = np.unique(pair_keys(relation.pre_block, relation.pre_id), return_inverse=True)
     # 128 random bits per contribution; both variants use one seed, so that equal data have equal values.
     random_numbers = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
-    key = pair_keys(relation.pre_rank, relation.pre_block)
+    key = pair_keys(relation.pre_rank, relation.pre_block)  # sides have their rows by rank, then block
     row = np.searchsorted(pair_keys(cells.input_side.rank, cells.input_side.block), key)
     initial = _sum_by_row(row, contribution, random_numbers, len(cells.input_side.rank))
     blocks = cells.program.collective.blocks
@@ -394,7 +398,7 @@ def _sum_by_row(row: Longs, contribution: Longs, random_numbers: Words, rows: in
 def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     """Raise Invalid unless every output has its required value, and avg divides it once, by the number of its
     contributions."""
-    rows, writer = cells.row[cells.outputs], source[cells.outputs]
+    rows, writer = cells.row[cells.outputs], source[cells.outputs]  # `_find_sources` refused outputs without a writer
     wrong = values.count[writer] != values.required_count[rows]
     wrong |= np.any(values.sums[writer] != values.required[rows], axis=1)
     program, results = cells.program, cells.output_side

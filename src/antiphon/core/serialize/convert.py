@@ -63,7 +63,7 @@ def topology_in(row: TopologyRow) -> Topology:
         )
     types, limits = [], []
     for i, link_type in enumerate(row.types):
-        with within(f"types[{i}]"):
+        with within(f"types[{i}]"):  # puts this position before the message of an error
             bandwidth = stored_bandwidth(link_type.bandwidth)
             # LinkType parses the latency, which may be a text such as "1.5us".
             types.append(LinkType(link_type.kind, bandwidth, link_type.latency))  # type: ignore[arg-type]
@@ -83,7 +83,10 @@ def topology_in(row: TopologyRow) -> Topology:
         with within(f"cards[{i}]"):
             speed = None if card.bandwidth is None else stored_bandwidth(card.bandwidth)
             cards.append(NetworkCard(card.name, speed, tuple(card.serves)))
-    topology = Topology(row.name, row.ranks, row.switches, src, dst, type_of, tuple(types), limit_rows, places, unit)
+    topology = Topology(
+        row.name, row.ranks, row.switches, link_src=src, link_dst=dst, link_type=type_of, types=tuple(types),
+        limits=limit_rows, places=places, unit=unit,
+    )  # fmt: skip
     # Abilities and cards name nodes, so they come second: the counts of nodes are checked by now.
     return replace(topology, abilities=_abilities_in(row), cards=tuple(cards)) if row.abilities or cards else topology
 
@@ -410,7 +413,7 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
     names = ("block", "offset", "share")
     body["chunks"] = {"denominator": chunks.denominator, **{n: getattr(chunks, n) for n in names}}
     if len(schedule.routes):
-        body["routes"] = NumberLists(schedule.routes.links, schedule.routes.ptr)
+        body["routes"] = NumberLists(schedule.routes.links, schedule.routes.ptr)  # written as lists of numbers
     return {**body, **schedule.columns()}
 
 

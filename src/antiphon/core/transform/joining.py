@@ -184,7 +184,9 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     total = sum(fractions)
     # Schedule i moves the stretch [ends[i] - fraction, ends[i]) of every block.
     ends = [sum(fractions[: i + 1], Fraction(0)) / total for i in range(len(fractions))]
-    denominators = [s.chunks.denominator * (p / total).denominator for s, p in zip(schedules, fractions, strict=True)]
+    denominators = [
+        s.chunks.denominator * (fraction / total).denominator for s, fraction in zip(schedules, fractions, strict=True)
+    ]
     denominator = math.lcm(*denominators, *(end.denominator for end in ends))
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported("merge: the shares have no common denominator below 2^62; use rounder shares")
@@ -265,7 +267,7 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
 
     >>> from antiphon.core.example import of_rows
     >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))
-    >>> [rows_in.collective.kind for rows_in in split_groups(run_together([pair, pair]))]
+    >>> [group_schedule.collective.kind for group_schedule in split_groups(run_together([pair, pair]))]
     ['broadcast']
     """
     joint_collective = schedule.collective
@@ -273,19 +275,21 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
     pieces = np.asarray(schedule.pieces)
     for group, blocks in zip(joint_collective.groups, joint_collective.group_blocks, strict=True):
         block = schedule.chunks.block
-        rows_in = np.flatnonzero((block >= blocks.start) & (block < blocks.stop))
+        chunks_in = np.flatnonzero((block >= blocks.start) & (block < blocks.stop))
         new_chunk = np.full(len(block), -1, np.int32)
-        new_chunk[rows_in] = np.arange(len(rows_in), dtype=np.int32)
+        new_chunk[chunks_in] = np.arange(len(chunks_in), dtype=np.int32)
         rows = np.flatnonzero(new_chunk[schedule.chunk] >= 0)
         chunks = Chunks(
-            block[rows_in] - np.int32(blocks.start), schedule.chunks.offset[rows_in], schedule.chunks.share[rows_in],
+            block[chunks_in] - np.int32(blocks.start), schedule.chunks.offset[chunks_in],
+            schedule.chunks.share[chunks_in],
             schedule.chunks.denominator,
         )  # fmt: skip
+        # numbered without gaps: in some steps only other groups may send
         _, step = unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)
         by_collective.setdefault(group, schedule.take(
             rows, collective=group, chunks=chunks, chunk=new_chunk[schedule.chunk[rows]],
             step=as_int32(step),
-            pieces=pieces[rows_in] if pieces.ndim else schedule.pieces, provenance={},
+            pieces=pieces[chunks_in] if pieces.ndim else schedule.pieces, provenance={},
         ))  # fmt: skip
     return list(by_collective.values())
 

@@ -102,10 +102,10 @@ def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:
 
 
 def _check_invertible(schedule: Schedule, history: Versions, gathers: Bools, spreads: Bools) -> None:
-    """Check that the backward run is right.
+    """Check that the backward run is right. `gathers`, `spreads`: per block, which of the two rules hold for it.
 
-    Per block, every cell of spread data must be written once, and every cell of gathered data read once, after all its
-    writes. (A cell is one rank's copy of a chunk.)
+    Every cell of spread data must be written once, and every cell of gathered data read once, after all its writes. (A
+    cell is one rank's copy of a chunk.)
     """
     # The versions of a cell are consecutive, its initial one first: counting initial versions numbers the cells.
     cell = np.cumsum(history.initial) - 1  # version -> cell
@@ -139,7 +139,8 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     target, block = dual(schedule.collective)
     combines = schedule.collective.contributions_per_block > 1
     will_combine = target.contributions_per_block[block] > 1
-    _check_invertible(schedule, versions(schedule), combines | ~will_combine, ~combines)
+    # Backwards, what is only copied must be written once: forwards it must be read once, like what is combined.
+    _check_invertible(schedule, versions(schedule), gathers=combines | ~will_combine, spreads=~combines)
     # A row in flight during [step, step + pieces) is in flight during [end - step - pieces, end - step) backwards.
     pieces, end = pieces_of(schedule), pipelined_steps(schedule)
     chunks = schedule.chunks

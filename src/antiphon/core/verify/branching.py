@@ -32,12 +32,12 @@ from antiphon.core.columns import (
     Bools,
     Ints,
     Longs,
-    concat_ranges,
+    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
     distinct,
-    pair_keys,
-    run_starts,
+    pair_keys,  # (high, low): a key per row that sorts like the pairs
+    run_starts,  # whether an element begins a run of equal values
     split_keys,
-    unique_inverse,
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
 )
 from antiphon.core.routes import Resolved
 from antiphon.core.topology import Topology
@@ -113,7 +113,7 @@ class Abilities:
     def of(topology: Topology, op: str | None, dtype: str | None) -> Abilities:
         """Look up the abilities of all nodes."""
         nodes = topology.nodes + topology.ranks
-        op = "sum" if op == "avg" else op  # ranks divide, once
+        op = "sum" if op == "avg" else op  # switches only sum; ranks divide, once
         flags = np.zeros(nodes, np.bool_)
         out = Abilities(flags, flags.copy(), flags.copy(), flags.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
@@ -154,7 +154,9 @@ class JointForest:
         tail, head = np.split(vertex_of_end, 2)
         joint_of_vertex, node = vertices // node_bound, vertices % node_bound
         order, parent = _search_trees(joint_of_vertex, tail, head)
-        return JointForest(joint_of_vertex, node, link, tail, head, order, parent)
+        return JointForest(
+            joint=joint_of_vertex, node=node, link=link, tail=tail, head=head, order=order, parent=parent
+        )
 
     @cached_property
     def edges(self) -> Longs:

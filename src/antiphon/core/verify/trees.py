@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import AnyInts, Bools, Longs, order_of, run_starts, unique_inverse
+from antiphon.core.columns import (
+    AnyInts,
+    Bools,
+    Longs,
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    run_starts,  # whether an element begins a run of equal values
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+)
 from antiphon.core.verify.layout import ChunkRows
 
 MAX_COUNT = 2**40  # counts stop growing here, far above any number of contributions, so that they cannot overflow

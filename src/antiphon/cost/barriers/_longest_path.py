@@ -20,7 +20,13 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, index_in_run, order_of, pointers
+from antiphon.core.columns import (
+    Floats,
+    Longs,
+    index_in_run,  # the index of every element in its run of equal values
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
+)
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages import Messages, Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
@@ -187,7 +193,8 @@ class SortedSchedule:
             sent[m0:m1] = last_turn_end
             np.maximum.at(last_read, reads, last_turn_end[message_of_row])
             landed = (last_turn_end + routing.alpha[m0:m1])[message_of_row]
-            # a cell is overwritten once its previous version is complete and has been read
+            # A cell is overwritten once its previous version is complete and has been read. Versions of a cell have
+            # consecutive numbers, and the first, initial data, is never written.
             landed = np.maximum(landed, np.maximum(written_at[writes - 1], last_read[writes - 1]))
             written[r0:r1] = landed
             np.maximum.at(written_at, writes, landed)

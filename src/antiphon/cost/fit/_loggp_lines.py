@@ -29,7 +29,8 @@ REWEIGHTINGS = 6  # rounds of iteratively reweighted least squares
 # A break may be where the cost is higher by at most this: chi-square, one degree of freedom, 95 %
 MAX_COST_INCREASE = 3.84
 COST_ROUNDING = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
-NO_SPREAD = 1e-14  # of scaled sizes, per weight: sizes with less variance are one size, whose line is flat
+# If the weighted variance of scaled sizes (1: the greatest) is less, they count as one size, and the slope is 0.
+NO_SPREAD = 1e-14
 NOT_ZERO = 1e-300  # avoids divisions by 0
 
 # One kind of measurement over all sizes, such as half a round trip: medians (the figures) and their standard errors; an

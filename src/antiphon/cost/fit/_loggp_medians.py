@@ -10,6 +10,9 @@ values by LogGP, with the gap g per message and G per byte, and the overheads o_
     o_s    [PRTT(n,d,s) - PRTT(1,0,s)] / (n - 1) - d     = o_s, if the delay covers the gap
     o_r    server seconds per message, less the delay
 
+A sender with several ports sends several messages at once. A turn is a message of its busiest port after the first one
+of that port, and the gap is per turn: the divisor is the number of turns in place of n - 1.
+
 The error of a median comes from the scatter of repetitions, or from the scatter about lines through neighbouring sizes
 if that is greater. loggp.py fits lines to the signals. Example: medians of 10 us for one message and 40 us for 16:
 gap = 2 us.
@@ -64,8 +67,9 @@ class Medians:
     server_delay: Floats  # the delay before each message of `server`, seconds
     turns: Floats  # if ports limit: messages of `many` that the busiest port sends after its first
     ports: float  # messages that one rank sends at once
-    # if another resource limits bytes (None: no other does): half round trips by which `many` exceeds one message
-    shared_limit: Floats | None
+    # If a resource beside ports limits bytes (None: no other does): by how many half round trips of one large message
+    # as many messages as in `many` take longer than one.
+    excess_half_trips: Floats | None
     scatter: dict[str, float]  # per kind, the typical relative error of a median by its repetitions; 0: too few
     scatter_of_sizes: dict[str, Floats]  # per kind, the relative error of the median of each size
 
@@ -94,7 +98,10 @@ class Medians:
 
     @cached_property
     def errors(self) -> Floats:
-        """The standard error of each entry of `flat`: one fraction of the measured time for all entries of a kind."""
+        """The standard error of each entry of `flat`: one fraction of the measured time for all entries of a kind.
+
+        A size whose own error is more than MAX_ERROR_RATIO times that has its own.
+        """
         relative = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
         if len(self.sizes) >= MIN_SIZES_FOR_LINES or not all(self.scatter.values()):
             # The scatter of a signal about lines counts as the error of one kind: of the only one in it, or of the kind
@@ -147,7 +154,7 @@ class Medians:
 
     def usable_errors(self, name: str, error: Floats) -> Floats:
         """Return the errors of a signal, infinite where the signal must not be used in a line."""
-        if name == "gap" and (self.shared_limit is not None or not self.turns.all()):
+        if name == "gap" and (self.excess_half_trips is not None or not self.turns.all()):
             return np.full_like(error, np.inf)
         if name == "o_r":
             return np.where(self.server > MIN_OVERHEAD, error, np.inf)
@@ -159,8 +166,12 @@ class Medians:
 
         With several ports each has the gap of proportionally fewer messages.
         """
-        each = np.maximum(1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0))
-        gap, o_s = (self.many - self.one) * each, self.signal("o_s")
+        # The gap between two messages of the sender is the gap of a turn divided by the ports. Without turns (no limit
+        # of ports was seen) it is the mean over all messages, which is no greater: turns * ports <= n - 1.
+        fraction = np.maximum(
+            1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0)
+        )
+        gap, o_s = (self.many - self.one) * fraction, self.signal("o_s")
         uncertainty = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])  # three standard errors
         # Exact data may have delays equal to the gap: then rounding must not decide.
         rounding = NEGLIGIBLE * (self.delay + gap)
@@ -171,6 +182,9 @@ class Medians:
 
 def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousFit] = ()) -> Medians:
     """Return the medians by kind and size. O(rows log rows).
+
+    `simultaneous`: fits to the times of several messages that could begin at once, of which those are used that one
+    rank sends (bursts).
 
     Raises Invalid if a size lacks a kind, or has several numbers of messages of one kind.
     """
@@ -211,8 +225,8 @@ def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousF
         delay=medians_of("delayed", "delay"),
         server_delay=medians_of("server", "delay"),
         turns=n_many - 1 if small is None else small.extra_turns(n_many),
-        ports=float(small.count or 1) if small else 1.0,
-        shared_limit=shared,
+        ports=float(small.count or 1) if small else 1.0,  # a count of None: no limit was seen, and `turns` are 0
+        excess_half_trips=shared,
         scatter={kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
         scatter_of_sizes={
             kind: np.array([_median_error(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS
@@ -221,7 +235,10 @@ def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousF
 
 
 def _excess_half_trips(burst: SimultaneousFit, n: Floats) -> Floats:
-    """Return the number of half round trips by which n large messages exceed one; one message comes back in each."""
+    """Return by how many half round trips of one message n large messages one way take longer than one.
+
+    Either time includes that of one message back.
+    """
     numbers = sorted(burst.measured)
     seconds = np.array([burst.measured[number] for number in numbers])
     # seconds[0]: one message there and back, two half trips
@@ -262,16 +279,17 @@ def _check_rows(rows: Sequence[RoundTrip], label: str) -> None:
             raise Invalid(f"{where}{label} took {row.seconds:g} s, less than its delays alone ({delays:g} s)")
 
 
-def _typical_error(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
+def _typical_error(rows_by_size: Iterable[Sequence[RoundTrip]], kind: str) -> float:
     """Return the relative error of a median that is typical of a kind."""
-    errors = [_median_error(rows, kind) for rows in cells if len(rows) >= MIN_REPETITIONS]
+    errors = [_median_error(rows, kind) for rows in rows_by_size if len(rows) >= MIN_REPETITIONS]
     return float(np.median(errors)) if errors else 0.0
 
 
 def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
     """Return the relative error of one median; 0 if there are too few repetitions.
 
-    For normal errors: 1.25 standard deviations over the root of the repetitions, but no less than a clock resolves.
+    For normal errors: 1.25 standard deviations over the root of the repetitions, but no less than NEGLIGIBLE, as
+    equal repetitions may come from a coarse clock.
     The last factor corrects for the small sample from which the deviation is estimated; it is near n / (n - 0.8), which
     Croux and Rousseeuw (1992) use.
     """

@@ -119,11 +119,15 @@ class GenmodelFit:
         return estimates
 
     def _candidate_combinations(self) -> Iterator[tuple[str, Weights]]:
-        """Yield combinations by name: first those that are easy to read, then a basis of all determined ones."""
+        """Yield combinations by name: first those that are easy to read, then a basis of all determined ones.
+
+        `Weights`: a function from the threshold (None: no incast) to the weight of each unknown.
+        """
         g = PARAMETERS["G"]  # 2 beta + gamma
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
             # which w_t holds is open, yet the time per byte is known for the fewest and for the most senders measured
+            # pairs of the number of senders and a share of nbytes
             receptions = [pair for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
             min_senders, max_senders = min(n for n, _ in receptions), max(n for n, _ in receptions)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
@@ -291,7 +295,11 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
     names = (*free, INCAST)
     plain = FitSolution(np.array([table[name] / seconds for name in free if name != "delta"]).T, target)
     return GenmodelFit(
-        measured, Models(names, known_values, solutions, best, degrees_of_freedom), plain, max_senders > 1, known_values
+        measured,
+        Models(names, known_values, solutions, best, degrees_of_freedom),
+        plain=plain,
+        can_show_incast=max_senders > 1,
+        known=known_values,
     )
 
 

@@ -135,6 +135,7 @@ class FitSolution:
 
     @property
     def rank(self) -> int:
+        """The rank of the matrix: the number of independent combinations that are determined."""
         return len(self._row_space.singular_values)
 
     @property
@@ -298,7 +299,7 @@ class Models:
 def echelon_basis(solution: FitSolution) -> list[Floats]:
     """Return a basis of all determined combinations, each beginning with a 1 where the others have 0. O(k^3)."""
     rows = solution.basis / solution.scale
-    pivots = 0  # the first rows, so many, begin with a 1 in a column where all other rows have 0
+    pivots = 0  # number of rows, the first ones, that begin with a 1 in a column where all other rows have 0
     for column in range(rows.shape[1]):
         if pivots == len(rows):
             break

@@ -109,8 +109,9 @@ class LogGPFit:
         start = [self.regime_of(size).start for size in medians.sizes]
         transfer = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)  # (s-1) G, seconds
         # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
+        # `shared_limit`: by how many transfers of a message at that resource n messages take longer than one.
         gaps: Floats = (np.array([figures["g"] for figures in start]) + transfer) * medians.turns
-        return gaps if medians.shared_limit is None else np.maximum(gaps, transfer * medians.shared_limit)
+        return gaps if medians.excess_half_trips is None else np.maximum(gaps, transfer * medians.excess_half_trips)
 
     @cached_property
     def relative_errors(self) -> tuple[float, float]:
@@ -227,6 +228,7 @@ class _Fitter:
         degrees_of_freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
             y, sd = medians.signal(name)[span], medians.usable_errors(name, medians.error_of[name])[span]
+            # of each size in a line, by Huber; 0 where the signal must not be used, which has an infinite error
             self.weights[name] = weights_of(self.sizes, (y, sd))
             # Chi-squared per degree of freedom about a line: above 1, its root widens the errors of the signal.
             freedom = int(np.isfinite(sd).sum()) - 2
@@ -236,6 +238,8 @@ class _Fitter:
                 chi_squared = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / freedom
                 degrees_of_freedom += freedom
             error_factors.append(math.sqrt(max(chi_squared, 1.0)))
+        # `errors` has a block of all sizes for each kind of median: one, many, delayed, server. Beside "one", each kind
+        # occurs in one signal only; the factor of "half" is that of "one".
         self.degrees_of_freedom = max(degrees_of_freedom, 1)
         self.errors = medians.errors * np.repeat(error_factors, len(medians.sizes))
 
@@ -244,6 +248,7 @@ class _Fitter:
         fit = _Figures()
         # half = o_s + (s-1) G + L + o_r: L is what remains after the other terms are subtracted, as rows of factors.
         transfer = self._fit_gap(fit)
+        # maps[signal]: for each size, the row of the signal there
         remaining_rows = self.medians.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
             matrix = self.medians.maps[name][self.span]
@@ -300,7 +305,7 @@ class _Fitter:
         # Slope of half round trips: an estimate of G to see where the shared resource limits.
         slope = max(self._row_value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
         shared_seconds = (
-            np.zeros_like(x) if medians.shared_limit is None else medians.shared_limit[self.span] * x * slope
+            np.zeros_like(x) if medians.excess_half_trips is None else medians.excess_half_trips[self.span] * x * slope
         )
         # Ports certainly limit where gaps exceed twice the transfer time of the shared resource.
         port_seconds = row_dot(gap, medians.flat) * turns

@@ -42,7 +42,7 @@ class FlowsInTransit:
         self.remaining[(tables.uses == none).all(axis=1)] = 0.0  # no link to cross: a copy within a rank
         # bytes per second, and the moment (seconds) since which a flow has this rate
         self.rate, self.since = np.zeros(message_count), np.zeros(message_count)
-        self.end = np.full(message_count, np.inf)
+        self.end = np.full(message_count, np.inf)  # when a flow ends at its present rate, in seconds
         self.bottleneck = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
         self.in_transit: Longs = np.zeros(0, np.int64)
         self.count = np.zeros(none + 1, np.int64)  # flows per resource; 0 for "none"

@@ -26,13 +26,13 @@ from antiphon.core.columns import (
     Floats,
     Ints,
     Longs,
-    concat_ranges,
+    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
     distinct,
-    index_in_run,
-    order_of,
-    pointers,
-    run_starts,
-    unique_inverse,
+    index_in_run,  # the index of every element in its run of equal values
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
+    run_starts,  # whether an element begins a run of equal values
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
 )
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of
@@ -156,7 +156,8 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     count, message_count = len(version_table), len(table)
     by_message = order_of(table.of_row, max(message_count, 1))
     row_ptr = pointers(table.of_row[by_message], message_count)
-    # From here on rows are in the order of messages (CSR row_ptr).
+    # From here on rows are in the order of messages (CSR row_ptr): each reads a version and writes one. The versions of
+    # a cell have consecutive numbers.
     read, write = version_table.read[by_message], version_table.write[by_message]
     follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
     waiting = ~version_table.initial[read]  # rows that read a version which is written first
@@ -164,7 +165,8 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
     reads = np.bincount(table.of_row[by_message[waiting]], minlength=message_count + 1).astype(np.int32)
-    # A version waits for: each write into it, each read of its predecessor, and the predecessor itself.
+    # A version waits for: each write into it, each read of its predecessor, and the predecessor itself (unless that is
+    # initial data, which is there from the start).
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
     successors = follows[~version_table.initial & ~version_table.final] if count else follows
     gates[successors] += 1
@@ -307,6 +309,7 @@ def combining_costs(schedule: Schedule, version_table: Versions, profile: Profil
     reductions = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[reductions.chunk]
+    # `row`: one of the transfers that a reduction combines; all of them write the same version
     costs, target = Combining(np.zeros(count), np.zeros(count)), version_table.write[reductions.row]
     costs.adding[target], costs.access[target] = (
         share * gamma * (reductions.fanin - 1),

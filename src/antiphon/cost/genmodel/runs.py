@@ -26,7 +26,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import TABLE_PER_ROW, Floats, Longs, distinct, order_of, run_starts, unique_inverse
+from antiphon.core.columns import (
+    TABLE_PER_ROW,
+    Floats,
+    Longs,
+    distinct,
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    run_starts,  # whether an element begins a run of equal values
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+)
 from antiphon.core.messages import Messages
 from antiphon.core.stairs import upper_envelope
 
@@ -140,6 +148,7 @@ def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, 
     """
     order = order_of(key * count + low, (int(key.max(initial=0)) + 1) * count)
     key, low, high = key[order], low[order], high[order]
+    # the end of all runs so far; with the key in front, the maximum begins anew with each key
     covered_until = np.maximum.accumulate(key * (count + 1) + high)
     begins_run = run_starts(key)
     begins_run[1:] |= (key * (count + 1) + low)[1:] > covered_until[:-1]
@@ -167,6 +176,7 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
     marks, position = unique_inverse(ends, max_pairs)
     size = len(runs.key)
+    # from each mark to the next: the greatest value of the runs there, and the run that has it (-1: none)
     top, winner = upper_envelope(position[:size], position[size:], values, len(marks))
     used_segments = np.flatnonzero(winner >= 0)
     key, low = np.divmod(marks[used_segments], count + 1)

@@ -18,7 +18,12 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.bounds.memory import list_reductions
-from antiphon.core.columns import Floats, Longs, distinct, unique_inverse
+from antiphon.core.columns import (
+    Floats,
+    Longs,
+    distinct,
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+)
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import Paths, messages, paths, seconds_per_byte
@@ -108,6 +113,7 @@ class Work:
             return Runs(nothing, nothing, nothing, (nothing,))
         # Filter first: only messages to receivers with more senders than the smallest threshold can have incast.
         is_crowded = self._find_crowded(int(incasts.w_t[has_incast].min()))
+        # (a use: one message on one link or limit)
         uses = np.flatnonzero(is_crowded[routing.use_message] & has_incast[routing.use_resource])
         message, resource = routing.use_message[uses], routing.use_resource[uses]
         if not len(message):
@@ -214,15 +220,16 @@ class Work:
         >>> combined.key.tolist(), combined.low.tolist(), [column.tolist() for column in combined.values]
         ([0], [0], [[2.0], [4.0]])
         """
-        sums = list_reductions(self.schedule)
-        pieces = pieces_of(self.schedule)[sums.chunk]
+        # a row per reduction: in `step`, `rank` combines `fanin` values of `chunk`, its own value included
+        reductions = list_reductions(self.schedule)
+        pieces = pieces_of(self.schedule)[reductions.chunk]
         # The begins of all segments and the end of the last (none without segments).
         marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
-        low, high = np.searchsorted(marks, sums.step), np.searchsorted(marks, sums.step + pieces)
+        low, high = np.searchsorted(marks, reductions.step), np.searchsorted(marks, reductions.step + pieces)
         weight_per_chunk = self.paths.messages.per_chunk
         weight = (weight_per_chunk.astype(np.float64) if weight_per_chunk.dtype == object else weight_per_chunk)[
-            sums.chunk
+            reductions.chunk
         ]
-        columns = (weight * (sums.fanin - 1), weight * (sums.fanin + 1))
-        runs = sum_runs(sums.rank, low, high, columns, len(self.segments))
+        columns = (weight * (reductions.fanin - 1), weight * (reductions.fanin + 1))
+        runs = sum_runs(reductions.rank, low, high, columns, len(self.segments))
         return Runs(runs.key, runs.low, runs.high, tuple(column / self._scale for column in runs.values))

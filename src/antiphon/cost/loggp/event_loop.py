@@ -341,6 +341,7 @@ def _simulate(
                         first_byte = now - behind_first + now * ROUNDING  # when it is here, or a rounding error later
                         nic, nic_idle = find_latest_before(nic_idle_from, (nodes + nic_node) * nics, nics, first_byte)
                         contribution_time = max(now, nic_idle + behind_first)
+                        # the last byte, too, occupies the NIC for G
                         nic_idle_from[nic] = contribution_time + np.rint(per_byte[k] * min(b, 1.0))
                     packet = next_packet[m]
                     next_packet[m] = following_packet[packet]

@@ -86,6 +86,7 @@ class Simulation:
         local = local_per_byte * nbytes
         if nbytes in self.cached:
             return self.cached[nbytes].seconds < seconds
+        # work.capacity: seconds per byte of nbytes for which the busiest link is busy
         if self.work.capacity * nbytes + local >= seconds or self._port_seconds(nbytes) + local >= seconds:
             return False
         outcome = self.run(nbytes, record=False, stop=(seconds - local) * (1 + SLACK))
@@ -101,6 +102,7 @@ class Simulation:
         between_ranks = self.work.level >= 0  # messages within a rank take no port
         seconds = np.where(between_ranks, cost.gap + cost.flight, 0.0)
         busiest = max(float((counts * seconds).sum(axis=1).max(initial=0.0)) for counts in self._sent_by_class)
+        # some port carries at least the average; the g behind its last message need not pass before the end
         return (busiest / self.ports - float(cost.gap.max(initial=0.0))) * (1 - SLACK)
 
     @cached_property
@@ -185,7 +187,7 @@ class Simulation:
         return np.where(np.abs(size - rounded) <= WHOLE_TOLERANCE * np.maximum(size, 1.0), rounded, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
-        """Return L, o_s, ... per class of messages. Messages within a rank have only the gamma of level 0."""
+        """Return L, o_s, ... per class of messages. Messages within a rank have only gamma, of the innermost level."""
         size = self.sizes(nbytes)
         figures = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:
@@ -237,8 +239,9 @@ class Simulation:
             packets = state.Packets(float(self.options.figures.packet), size, per_byte * state.FEMTOSECONDS)
         else:
             ports, nics = self.active_limits(cost)
-            # no rank combines two messages at a time
-            combines_one = not cost.work.any() or self._max_simultaneous[0] <= 1
+            # no rank combines two messages at a time: then combining never queues either
+            max_of_rank, _ = self._max_simultaneous
+            combines_one = not cost.work.any() or max_of_rank <= 1
             if combines_one and work.in_rounds and not (ports or nics or record):
                 wait, moments = work.waits, np.zeros(len(work.waits))
                 seconds, last = simulate_free(work.cost_class, cost, wait.need, wait.done, wait.before, moments, stop)

@@ -110,8 +110,8 @@ def work_of(
     share, combined = (values.astype(np.float64) / message_table.scale for values in (weights, combined_weights))
     wait = waits(message_table, order, sent_when, level)
     return SentWork(
-        message_table, cost_class, levels, share, combined, np.zeros(len(levels)), node, wait,
-        latency, per_byte, capacity, busiest,
+        message_table, cost_class, level=levels, share=share, combined=combined, seconds=np.zeros(len(levels)),
+        node=node, waits=wait, latency=latency, per_byte=per_byte, capacity=capacity, busiest=busiest,
     )  # fmt: skip
 
 
@@ -132,9 +132,10 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
         [graph.nbytes, graph.combined, level, seconds.ravel()]
     )
     return SentWork(
-        graph, cost_class, levels.astype(np.int64), nbytes.astype(np.float64), combined.astype(np.float64),
-        distinct_seconds[seconds_of.astype(np.int64)],
-        figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), capacity=0.0, busiest=-1,
+        graph, cost_class, level=levels.astype(np.int64), share=nbytes.astype(np.float64),
+        combined=combined.astype(np.float64), seconds=distinct_seconds[seconds_of.astype(np.int64)],
+        node=figures.nodes(topology), waits=graph.waits(), latency=np.empty(0), per_byte=np.empty(0), capacity=0.0,
+        busiest=-1,
     )  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
     >>> cost_class.tolist(), [values.tolist() for values in class_values]
     ([0, 0, 1, 2], [[6, 2, 6], [6, 0, 0], [1, 1, 1]])
     """
-    if len(columns) == 3 and all(column.dtype != object for column in columns):
+    if len(columns) == 3 and all(column.dtype != object for column in columns):  # two weights and a level
         # a column of stride 0 is constant: pass one value instead of copying the column
         *weights, level = columns
         weight, combined = (column[:1] if column.strides == (0,) else column for column in weights)
@@ -202,10 +203,11 @@ def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     beta = beta_of_route[route]
     # the bits of floats from 0 on, read as integers, are in the same order: number levels by (latency, beta) this way
     bits = [np.asarray(times, np.float64).view(np.int64) for times in (routes.alpha, beta)]
-    number, (latency_bits, beta_bits, _) = _find_classes([*bits, np.zeros(len(beta), np.int32)])
+    number, (latency_bits, beta_bits, _) = _find_classes([*bits, np.zeros(len(beta), np.int32)])  # zeros for the level
     in_order = np.lexsort((beta_bits, latency_bits))
     latency, per_byte = (column[in_order].view(np.float64) for column in (latency_bits, beta_bits))
     level = as_int32(np.argsort(in_order))[number]
+    # route -1, within a rank, is group 0, which is dropped
     weight_of_route = sums_by_group(route + 1, routes.messages.weight, len(routes.table) + 1)[1:]
     weight_carried = sums_by_group(use_resource, weight_of_route[use_route], routes.resources)
     load = (weight_carried / routes.messages.scale).astype(np.float64) * inverse_bandwidth
@@ -225,6 +227,6 @@ def _build_graph(sent: Messages | MessageGraph, cost_class: Ints, wait: Waits) -
         pointer, release = passes.group_by_condition(wait.need, len(wait))
     contributions, after = passes.count_contributions(wait.done, wait.left, wait.before)
     return Graph(
-        sent.src, sent.dst, cost_class, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
-        contributions, after,
+        sent.src, sent.dst, cost_class, needed, on_done_ptr=wait.done_ptr, on_done=wait.done, on_left_ptr=wait.left_ptr,
+        on_left=wait.left, release_ptr=pointer, release=release, waits=contributions, after=after,
     )  # fmt: skip

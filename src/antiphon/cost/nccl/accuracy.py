@@ -81,7 +81,8 @@ def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> floa
     Otherwise it is the greatest error of any collective that is not in TO_EACH. For those in TO_EACH it is their own,
     None if there is none.
     """
-    errors = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
+    place = BETWEEN if nodes > 1 else WITHIN
+    errors = [row for row in held_out_errors() if (row.place, row.range) == (place, sizes)]
     collective_error = next((row for row in errors if row.collective == collective), None)
     min_error = MIN_ERROR if calibrated else UNCALIBRATED_ERROR
     if collective in TO_EACH or (collective_error is not None and collective_error.machines >= MIN_MACHINES):
@@ -91,7 +92,7 @@ def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> floa
 
 def missed_aim(error: float | None, nodes: int) -> str | None:
     """Return in words the error that the model should not exceed, if this one exceeds it; else None."""
-    place = PLACES[nodes > 1]
+    place = BETWEEN if nodes > 1 else WITHIN
     return f"{AIMS[place]:.0%} {place}" if error is not None and error > AIMS[place] else None
 
 

@@ -134,12 +134,15 @@ class Costs:
             if calls.calibrated_by and not (in_switches and calls is self.gpu):
                 assumed = ", ".join(figure for figure in figures if calls.assumes(figure))
                 remarks += [f"; {assumed} of {calls.name} not calibrated"] if assumed else []
-        if self.one_process and self.gpu.assumes("more"):
+        if self.one_process and self.gpu.assumes("more"):  # the figure `launch_more`
             remarks.append(f"; {ONE_AFTER_ANOTHER} not calibrated")
         return "".join(remarks)
 
     def simultaneity_remark(self, terms: Mapping[str, float]) -> str:
-        """Return a remark if simultaneous messages take part of the time and no table covers them."""
+        """Return a remark if simultaneous messages take part of the time and no table covers them.
+
+        `terms`: of model.py. fan: messages with the same chunk within a node; messages: those to other nodes.
+        """
         within_node = bool(terms.get("fan")) and self.gpu.assumes("message")
         between_nodes = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
         return f"; {AT_ONCE} not calibrated" if within_node or between_nodes else ""

@@ -56,7 +56,7 @@ class DiagnosisLimits:
     per_degree: float = 0.15  # added to the misfit for each number that is chosen to fit
     min_points: int = 3  # sizes; fewer do not distinguish faults
     max_points: int = 32  # sizes used, evenly spread
-    pcie: float = 0.145  # greatest ratio of PCIe's bandwidth to a GPU's wire (H100: 64 of 450 GB/s)
+    pcie: float = 0.145  # greatest ratio of PCIe's bandwidth to that of a GPU's links (H100: 64 of 450 GB/s)
 
 
 LIMITS = DiagnosisLimits()
@@ -207,7 +207,7 @@ def diagnose(
     for nbytes, seconds in points:
         ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])
     medians = {band: median(values) for band, values in ratios.items()}
-    slow, fast = tuple[str, ...](), False  # fast: in the band of the largest sizes
+    slow, fast = tuple[str, ...](), False  # fast: in the band of the largest sizes, which is last
     for band in filter(ratios.__contains__, BANDS):
         sizes = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
         if median(ratio / most_normal(library, collective, n) for n, ratio in sizes) > 1:
@@ -287,7 +287,10 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
 
 
 def _list_faults_within(healthy: MachineFault, unaided: Sequence[str]) -> Iterator[MachineFault]:
-    """Yield slower links within nodes, and PCIe or the host's memory in their place."""
+    """Yield slower links within nodes (`wire`: a GPU's bandwidth there), and PCIe or the host's memory in their place.
+
+    `unaided`: the algorithms without reduction in switches, which PCIe cannot reach.
+    """
     layout = healthy.layout
     links = "/".join(sorted({kind for kind, _ in layout.inner})) or "links"
     for degree in DEGREES:

@@ -127,11 +127,12 @@ def _find_layout(machine: Topology) -> NcclLayout:
     pairs = inside & (machine.link_dst < machine.ranks)
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
     meet = wires.switched or linked == machine.ranks * (local - 1)
+    # without switches direct links limit the rings; in several nodes, and for many ranks, that is not computed
     ring_limited = nodes == 1 and 1 < local <= MAX_RANKS and not machine.switches
-    rings = _ring_bandwidth(machine, min_wire) if ring_limited else min_wire
-    over_pcie = ring_limited and not rings
+    ring_wire = _ring_bandwidth(machine, min_wire) if ring_limited else min_wire
+    over_pcie = ring_limited and not ring_wire
     return NcclLayout(
-        machine.ranks, nodes, wire=PCIE * float(machine.unit) if over_pcie else rings, card=card, kinds=wires.kinds,
+        machine.ranks, nodes, wire=PCIE * float(machine.unit) if over_pcie else ring_wire, card=card, kinds=wires.kinds,
         switched=wires.switched, in_switches=in_switches and local > 1, in_network=in_network, all_meet=meet,
         pairs=linked, inner=wires.inner, trunks=wires.trunks,
         cuts=_find_cuts(machine, node_of, speed) if wires.trunks else (),
@@ -183,7 +184,8 @@ def _to_all(machine: Topology, members: list[int]) -> float:
     routings = even_routings(node, needs_of(Collective("alltoall", node.ranks)))
     if not routings or not routings[0].time:
         return 0.0
-    # A byte of each block takes time / scale seconds, in which a rank sends a byte to each of the others.
+    # The first routing is over paths of the fewest links. A byte of each block takes time / scale seconds, in which a
+    # rank sends a byte to each of the others.
     return (node.ranks - 1) * float(node.resources.scale) / routings[0].time
 
 

@@ -245,7 +245,8 @@ class LibraryModel:
         `error`: the median error on machines held out of the fit; None if unknown. `error_above_aim`: the aim of
         accuracy.py, if the error is greater. `limit`: the bottleneck. `limited_by`: the witness of the bound in words,
         if the prediction attains the bound. `sms`: multiprocessors occupied at most; `sms_of`: available;
-        `without_sms`: seconds by copy engines. `calibrated`: the basis. `others`: seconds of the other options.
+        `without_sms`: seconds by copy engines. `terms`: seconds by term; `mostly`: the greatest of them in words.
+        `why`, `chosen_by`: the reason for the choice. `calibrated`: the basis. `others`: seconds of the other options.
         """
         factor = busbw_factor(Collective(collective, self.layout.ranks))
         gpu_units = self.costs.gpu.units  # None if the number of multiprocessors of a GPU is unknown
@@ -389,7 +390,8 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
-    # in one node layout.py looks for rings; in several it does not, and only ranks that all meet surely form one
+    # in one node layout.py looks for rings; in several it does not, and only ranks of which every two in a node have a
+    # link or switch (`all_meet`) surely form one
     if not group_library.layout.all_meet and group_library.layout.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library

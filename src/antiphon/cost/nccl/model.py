@@ -21,7 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, distinct, pack_columns, unique_inverse
+from antiphon.core.columns import (
+    Longs,
+    distinct,
+    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
+    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+)
 from antiphon.core.loads import loads
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -90,7 +95,9 @@ def calls(
     on_wire = _seconds_on_wire(library.layout, schedule, topology) if uses_network else None
     remark = _remark_uncalibrated(library, schedule, topology)
     predictor_class = _CallPredictorWithEvents if has_events else _CallPredictor
-    return predictor_class(predictors, library.layout, extra, costs, on_wire, joined, remark)
+    return predictor_class(
+        predictors, library.layout, extra, costs, on_wire=on_wire, joined=joined, uncalibrated=remark
+    )
 
 
 def _find_library(
@@ -214,6 +221,7 @@ def _seconds_on_wire(layout: NcclLayout, schedule: Schedule, topology: Topology)
         topology.link_type, [i for i, kind in enumerate(topology.types) if kind.kind in kinds_within_nodes]
     )
     selected = (load.resource < topology.links) & inside[link] & (topology.link_src[link] < topology.ranks)
+    # An entry loads its link by load / scale of nbytes in each of the `window` steps of its pieces.
     sent = np.bincount(
         topology.link_src[link[selected]], weights=(load.load[selected] * load.window[selected]).astype(np.float64)
     )
@@ -324,13 +332,13 @@ def protocol_figures(
         switched = switched_figures(library.costs, library.layout, topology)
         figures.append(
             ProtocolFigures(
-                library.costs.gpu if library.layout.nodes == 1 and not uses_network else None,
-                partial(library.costs.launch, library.layout.local),
-                tuple(
+                gpu=library.costs.gpu if library.layout.nodes == 1 and not uses_network else None,
+                launch=partial(library.costs.launch, library.layout.local),
+                protocols=tuple(
                     profile_by_kind(links)
                     for links in figures_by_protocol(library.costs, library.layout, topology).values()
                 ),
-                None if switched is None else profile_by_kind(switched),
+                switched=None if switched is None else profile_by_kind(switched),
             )
         )
     return figures

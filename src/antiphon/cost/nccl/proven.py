@@ -87,6 +87,7 @@ class ProvedFigures:
         figures = dict(by_protocol.get(option.protocol, {}))
         if option.algorithm == COPIES and costs.gpu.copies is not None:
             copies = costs.gpu.copies
+            # the links of a hop, such as two through a switch, share its latency
             figures = dict.fromkeys(near, (copies.latency / links_of_hop(layout, topology), copies.share))
         elif in_switches and (switched := switched_figures(costs, layout, topology)) is not None:
             figures = {**figures, **switched}
@@ -96,7 +97,7 @@ class ProvedFigures:
         return self._complete_profile(figures, share=None)
 
     def _complete_profile(self, figures: LinkFigures, share: float | None) -> Profile:
-        """Return figures by kind of link as a profile of all kinds.
+        """Return figures by kind of link (seconds of latency, share of the bandwidth) as a profile of all kinds.
 
         Kinds without figures get latency 0, as in the model of the library, and `share` (None: all) of their bandwidth.
         """

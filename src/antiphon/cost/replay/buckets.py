@@ -121,8 +121,11 @@ def _rebucket_line(
         if item.kind == WORK:
             remaining, call_number = item.seconds, new_number.get(item.call, -1)
             replaced = item.call >= 0 and call_number < 0  # this work was done within the call of an old bucket
-            while pending and pending[0][0] <= work_done + remaining:
-                at, call = pending.pop(0)
+            while pending:
+                at, call = pending[0]
+                if at > work_done + remaining:
+                    break
+                pending.pop(0)
                 done = max(at - work_done, 0.0)
                 new_items += [
                     TimelineItem(WORK, 0.0 if replaced else done, call_number, item.recorded_at),

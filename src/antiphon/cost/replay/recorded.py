@@ -80,11 +80,12 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
     collectives, collective_of_call = _match_calls(by_rank)
     clock_ahead = _clock_offsets(by_rank, collectives)
     possible_begins = {rank: _list_possible_begins(trace) for rank, trace in by_rank.items()}
-    calls = [
+    recorded = [
         _build_collective(members, possible_begins, by_rank, group_numbers, clock_ahead) for members in collectives
     ]
     ranks = {
-        rank: _build_line(trace, collective_of_call[rank], clock_ahead[rank], calls) for rank, trace in by_rank.items()
+        rank: _build_line(trace, collective_of_call[rank], clock_ahead[rank], recorded)
+        for rank, trace in by_rank.items()
     }
     steps = [
         max(trace.steps[k][1] - _step_begin(trace, k) for trace in by_rank.values()) for k in range(min(step_counts))
@@ -98,12 +99,12 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
         )
     first = next(iter(by_rank.values()))
     job = RecordedJob(
-        groups,
-        calls,
-        ranks,
-        {rank: _list_lanes(trace, collective_of_call[rank]) for rank, trace in by_rank.items()},
-        steps,
-        notes,
+        groups=groups,
+        calls=recorded,
+        ranks=ranks,
+        lanes={rank: _list_lanes(trace, collective_of_call[rank]) for rank, trace in by_rank.items()},
+        steps=steps,
+        notes=notes,
     )
     job.check()
     gradients = _last_gradients(first, ranks[first.rank], clock_ahead[first.rank])
@@ -216,9 +217,12 @@ def _list_lanes(trace: RankTrace, collective_of_call: Sequence[int]) -> list[lis
 
 
 def _build_line(
-    trace: RankTrace, collective_of_call: Sequence[int], clock_ahead: float, calls: Sequence[RecordedCollective]
+    trace: RankTrace, collective_of_call: Sequence[int], clock_ahead: float, collectives: Sequence[RecordedCollective]
 ) -> list[TimelineItem]:
-    """Return the items of a rank, from the beginning of its first step to the end of its last."""
+    """Return the items of a rank, from the beginning of its first step to the end of its last.
+
+    `collective_of_call`: per call of the rank, its position in `collectives`. `clock_ahead`: of the rank's clock.
+    """
     waits = {call for _, _, call in trace.waits}
     # (begin, kind, number of the call or step, end); of marks at one time, sorting puts returns first and steps last
     marks: list[tuple[float, int, int, float]] = []
@@ -244,7 +248,7 @@ def _build_line(
         position = -1 if kind == STEP else collective_of_call[number]
         if kind == CALL and trace.calls[number].returned is not None:
             enclosing_call = position
-        earlier_by = calls[position].end - (trace.calls[number].end - clock_ahead) if kind == WAIT else 0.0
+        earlier_by = collectives[position].end - (trace.calls[number].end - clock_ahead) if kind == WAIT else 0.0
         items.append(TimelineItem(kind, max(earlier_by, 0.0), position, now - clock_ahead))
         now = max(now, end)
     if items and items[0].kind != WORK:

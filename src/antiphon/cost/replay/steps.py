@@ -2,7 +2,8 @@
 
 Input: a `RecordedJob` (job.py) and seconds for every collective. Output: the time of each training step, and how long
 ranks waited for each collective. Ranks advance through their items until they wait for a collective; when a collective
-ends, the ranks that wait for it go on. So times are those of longest paths through the graph of dependencies.
+ends, the ranks that wait for it go on. So times are those of longest paths through the graph of dependencies. A *lane*
+is a stream or thread that runs the collectives of a rank one after another.
 
 Example: in job.py's example with 2 ms instead of 6 ms for `grads`, it runs from 12 to 14 ms, no rank waits for it, and
 the step takes 17 ms.

@@ -174,6 +174,7 @@ def _strip_parentheses(text: str) -> str:
 def _place_text(buffer: str, texts: Iterator[str], size_count: int) -> str:
     """Return a pointer as C++: the buffer of a rank plus whole units and a cut (`c`: rounded shares of a unit).
 
+    `texts`: of the rank, the units and the cut, in this order; in scratch then of `origin_cut` and of the slots.
     In scratch, the slots before it are added (`s`: one count for each of the `size_count` sizes of slots), and the cut
     at which the data of its slot begin, `origin_cut`, is subtracted: units and cut count from there.
     For packets (buffer "box"): rank and slot.
@@ -199,7 +200,8 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], size_count: int) -> str
     places of an operation that has too many for one line; `..._listed` then carries it out.
     """
     # The branches take the numbers in the order of `Statement.values`: those of its places, then two of its data (a
-    # cut where they begin, and the length in cuts).
+    # cut where they begin, and the length in cuts). Of an operation with places, `form` has the name, the number of
+    # results, and the buffers of results and then of operands.
     name = form[0]
     if name in ("step", "sync", "sync_begun"):
         stops = {"step": "w.step({})", "sync": "w.sync()", "sync_begun": "w.opens() && w.sync()"}[name]
@@ -227,7 +229,10 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], size_count: int) -> str
 
 
 class Function:
-    """The function of some ranks in a stream: its `name`, and its text with the tables that it needs."""
+    """The function of some ranks (`members`) in a stream: its `name`, and its text with the tables that it needs.
+
+    `streams`: per member the statements, which differ in numbers only. `ranks`: number of ranks of the plan.
+    """
 
     def __init__(
         self, name: str, members: Sequence[int], streams: Sequence[Sequence[Statement]], ranks: int, size_count: int
@@ -323,5 +328,8 @@ def functions(
         for members in groups.values():
             suffix = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
             member_streams = [ranks[rank][number] for rank in members]
-            by_stream[-1].append(Function(f"{name}_{number}{suffix}", members, member_streams, len(ranks), size_count))
+            function_name = f"{name}_{number}{suffix}"
+            by_stream[-1].append(
+                Function(function_name, members, member_streams, ranks=len(ranks), size_count=size_count)
+            )
     return by_stream

@@ -143,7 +143,7 @@ class _Reader:
             name = "signal" if kind == SIGNAL else "wait_begun" if extra else "wait"
             return [Statement((name,), (a.rank, a.number)) for a in arguments]
         if kind == PUT:
-            name = "relay" if self.packets else "copy"
+            name = "relay" if self.packets else "copy"  # relay: copies, or combines, where any place may be packets
             return [
                 self._join_places(name, [to], [source])
                 for source, to in zip(arguments[::2], arguments[1::2], strict=True)

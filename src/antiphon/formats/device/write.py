@@ -164,9 +164,11 @@ def source(  # noqa: PLR0913
     inputs, outputs = sides(collective, in_place)
     title = f"{collective.kind} of {collective.ranks} ranks on {machine}, planner {schedule.provenance.get('planner')}"
     title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment and in a C string
+    # room for the places of one operation: of a single statement, or listed one by one
     max_places = max(MOST_PLACES, *(variant.max_places for variant in variants))
     stream_count = max(len(variant.functions) for variant in variants)
     constants = _constants_text(collective, how, title, max_places, stream_count)
+    # in units, by rank; in place there is no input buffer to allocate
     sizes = _table_text("i64", "INPUTS", [0 if in_place else size for size in inputs.size.tolist()], host=True)
     sizes += _table_text("i64", "OUTPUTS", outputs.size.tolist(), host=True)
     included = set[str]()
@@ -348,8 +350,8 @@ enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
     """Return C tables of the blocks that each rank holds and must end with, by which the program checks its results.
 
-    A row: rank, block, begin and length in units, and a range of CONTRIBUTIONS; the contributions to a block are
-    numbered from 0.
+    `inputs`, `outputs`: the blocks in the buffers, a row each. A row of a table: rank, block, begin and length in
+    units, and a range of CONTRIBUTIONS; the contributions to a block are numbered from 0.
     """
     relation = collective.relation
     # by rank and block: contributions, by their ids in the collective

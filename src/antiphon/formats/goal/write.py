@@ -23,7 +23,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs, as_int32, index_in_run, order_of, pack_columns, run_starts
+from antiphon.core.columns import (
+    Bools,
+    Ints,
+    Longs,
+    as_int32,
+    index_in_run,  # the index of every element in its run of equal values
+    order_of,  # (keys, bound): the stable order by these keys, all below the bound
+    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
+    run_starts,  # whether an element begins a run of equal values
+)
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import LEFT, RECEIVED, Messages, Sets, sets, waits
@@ -80,7 +89,10 @@ def goal(
     # "rounds": a rank's next round may begin as soon as its sends have left it; "data" ignores this argument
     needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
     priced = _PricedMessages(
-        messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), end_work_ns
+        messages,
+        nbytes=np.maximum(bytes_of, 1),
+        combining_ns=np.rint(combined * float(seconds) * 1e9).astype(np.int64),
+        end_work_ns=end_work_ns,
     )
     return {FILE: _write_text(priced, needs, nics, title)}
 
@@ -195,7 +207,8 @@ def _find_useful_joins(needs: Sets) -> Bools:
 def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _Operations:
     """List the operations of all ranks, in the order of messages. O(n log n).
 
-    A join stands before the first operation that waits for it; the local work at the end is last.
+    A join stands before the first operation that waits for it; the local work at the end is last. `needs`: sets of
+    events, and pairs (`needs.message`, `needs.set`): this message waits for all events of this set.
 
     Of `core.example.star` rank 0 receives (1) messages 0 and 1 and sends (0) 2 and 3, as l1 to l4:
 

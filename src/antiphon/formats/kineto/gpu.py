@@ -34,8 +34,8 @@ def read_gpu_rank(
 ) -> RankTrace:
     """Return the trace of a rank.
 
-    `slices`: events with a begin and an end. `steps`: begin and end of the training steps, in seconds. `size`: ranks of
-    the job, if known.
+    `slices`: events with a begin and an end. `steps`: begin and end of the training steps, in seconds. `groups`: the
+    process groups that the trace lists, by key. `size`: ranks of the job, if known.
 
     A collective may begin when all kernels launched before it are done. Computation waited for a collective if the GPU
     was idle until the collective ended, and resumed right then.
@@ -82,9 +82,9 @@ def read_gpu_rank(
         rank,
         host,
         known_groups,
-        [(b * _US, e * _US) for b, e in spans],
-        calls,
-        _find_waits(calls, busy),
+        steps=[(b * _US, e * _US) for b, e in spans],
+        calls=calls,
+        waits=_find_waits(calls, busy),
         gradients=(),
         notes=notes,
     )
@@ -115,8 +115,9 @@ def _join_spans(spans: Sequence[Span]) -> list[Span]:
     """Merge spans that overlap; they are in the order of their begins."""
     merged: list[Span] = []
     for begin, end in spans:
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        last_begin, last_end = merged[-1] if merged else (begin, begin)
+        if merged and begin <= last_end:
+            merged[-1] = (last_begin, max(last_end, end))
         else:
             merged.append((begin, end))
     return merged
@@ -131,7 +132,7 @@ def _find_waits(calls: Sequence[RankCall], busy: Sequence[Span]) -> list[tuple[f
         resumed = bisect_right(begins, end)  # index of the first computation after the collective
         if resumed < len(busy) and begins[resumed] - end > _MAX_RESUME_DELAY:
             continue  # it went on later, so it waited for something else
-        idle = busy[resumed - 1][1] if resumed else call.called / _US
-        if idle < end:
-            waits.append((max(idle * _US, call.called), call.end, number))
+        _, idle_from = busy[resumed - 1] if resumed else (0.0, call.called / _US)
+        if idle_from < end:
+            waits.append((max(idle_from * _US, call.called), call.end, number))
     return waits

@@ -101,12 +101,13 @@ def read_processor_rank(
 ) -> RankTrace:
     """Return the trace of a rank.
 
-    `slices`: events with a begin and an end. `steps`: begin and end of the training steps, in seconds. `size`: ranks of
-    the job, if known.
+    `slices`: events with a begin and an end. `steps`: begin and end of the training steps, in seconds. `groups`: the
+    process groups that the trace lists, by key. `size`: ranks of the job, if known.
     """
     thread_log = _read_thread(_thread_of(slices, steps), slices)
     if not steps and thread_log.busy:
-        steps = [(thread_log.busy[0][0] * _US, max(end for _, end in thread_log.busy) * _US)]
+        first_begin, _ = thread_log.busy[0]
+        steps = [(first_begin * _US, max(end for _, end in thread_log.busy) * _US)]
     _find_executions(
         thread_log.calls, [e for e in slices if str(e.get("name", "")).startswith(_EXECUTIONS)], thread_log.busy
     )
@@ -138,7 +139,10 @@ def read_processor_rank(
         raise Invalid(NO_CALLS)
     waits = [*_recorded_waits(thread_log.waits, calls), *_inferred_waits(thread_log.busy, calls, collectives)]
     gradients = [(at * _US, nbytes) for at, nbytes in thread_log.gradients]
-    return RankTrace(rank, host, known_groups, steps, collectives, waits, gradients, notes, processor=True)
+    return RankTrace(
+        rank, host, known_groups, steps=steps, calls=collectives, waits=waits, gradients=gradients, notes=notes,
+        processor=True,
+    )  # fmt: skip
 
 
 def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
@@ -211,6 +215,7 @@ def _list_argument(event: Event, key: str) -> Sequence[Any]:
 def _tensor_bytes(event: Event) -> int:
     """Return the bytes of the first tensor of an event; of unknown types with 4 bytes per element."""
     types = _list_argument(event, "Input type")
+    # an allreduce sends its first tensor: so this is the number of elements of that
     sent, _ = count_sent_received("allreduce", _list_argument(event, "Input Dims"))
     return sent * ((bytes_of(types[0]) if types else None) or 4)
 
@@ -242,6 +247,7 @@ def _estimate_end(busy: Sequence[Span], begins: Sequence[float], called: float, 
     The thread that executes it may lose its core before it has recorded the end. All times are in microseconds.
     """
     last = bisect_right(begins, reported_end)
+    # only a gap that is much longer than the one before the recorded end counts
     longest = _MIN_GAP_RATIO * (reported_end - busy[last - 1][1]) if last else 0.0
     max_delay = max(_MAX_DELAY_US, _MAX_DELAY_SHARE * (reported_end - called))
     end, earliest = reported_end, max(called, reported_end - max_delay)
@@ -339,14 +345,14 @@ def _inferred_waits(
             continue  # its wait was recorded; DDP, whose calls in hooks have a due time, waits in its own code
         # the idle time before the end of the collective is the wait for it
         place = bisect_left(begins, call.execution_end)  # the first leaf that begins once it was over
-        idle = busy[place - 1][1] if place else 0.0
-        after = call.called
-        if idle > call.returned:  # something was computed since the call: only DDP is known to wait later
-            if collective.due is None or idle >= call.execution_end or collective.due > call.execution_end * _US:
+        _, idle_from = busy[place - 1] if place else (0.0, 0.0)
+        after = call.called  # of a call that returned when the collective was over: the thread waited within it
+        if idle_from > call.returned:  # something was computed since the call: only DDP is known to wait later
+            if collective.due is None or idle_from >= call.execution_end or collective.due > call.execution_end * _US:
                 continue
-            after = max(idle, collective.due / _US)
-        elif call.returned < call.execution_end:
+            after = max(idle_from, collective.due / _US)
+        elif call.returned < call.execution_end:  # nothing was computed after it: the thread waited for the result
             after = call.returned
         if after < call.execution_end:
-            spans.append((max(idle, after) * _US, call.execution_end * _US, number))
+            spans.append((max(idle_from, after) * _US, call.execution_end * _US, number))
     return spans

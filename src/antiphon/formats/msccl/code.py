@@ -8,7 +8,8 @@ may take. `codes_of` yields the code for calls out of place and in place.
 The executor runs the steps of a thread block as they are, with two exceptions. A nop is no step of its own: the next
 step, which must have a dependency itself, also waits for that of the nop; a trailing nop is dropped. Consecutive `re`
 (local reductions) into one place from one buffer are fused into one step, with the count of the last, if only the first
-waits and only the last has a flag (hasdep=1: others wait for it).
+waits and only the last has a flag (hasdep=1: others wait for it). A nop between them does not end the fusion; its
+dependency passes to the next step that is not fused.
 
     steps of the file                     the executor's steps
     nop  waits for tb 1, step 0           -
@@ -33,9 +34,9 @@ from antiphon.formats.lint.form import Head
 from antiphon.formats.msccl.read import (
     LETTERS,
     MOST_COUNT,
+    MOST_MESSAGE_BYTES,
     READS,
     RECEIVES,
-    ROOM,
     SENDS,
     SLOTS,
     WRITES,
@@ -49,7 +50,9 @@ from antiphon.lower.machine.code import CellPlaces, Code, CodeBlock, Instruction
 from antiphon.lower.without_gc import without_gc
 
 MOST_AWAITED = 127  # largest number of a thread block that others may wait for
-MOST_FUSED = 16  # reductions in one step
+# The executor's table of the sources of a block has as many entries. At this reduction of a block a fusion ends; later
+# ones may fuse again, and a step of more sources than this does not fit.
+MOST_FUSED = 16
 MOST_OFFSET = 2**15  # chunks of a buffer that the executor's 16-bit offsets reach
 MOST_PER_CHANNEL = 32  # thread blocks of a rank that send, or that receive, on one channel
 
@@ -82,7 +85,8 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
     """
     _refuse_unused_chunks(algorithm)
     collective = _collective_of(algorithm, root)
-    # the file's number of chunks counts all blocks of a collective with a block per rank; `grain` is chunks per block
+    # `grain` is chunks per block. In these three collectives the file's number counts the chunks of all blocks; in a
+    # gather or scatter, which have a block per rank, too, those of one.
     grain = algorithm.chunks
     if algorithm.collective in ("allgather", "reducescatter", "alltoall"):
         if grain % algorithm.ranks:
@@ -131,7 +135,7 @@ def _chunks_together(algorithm: AlgorithmFile, protocol: str) -> int:
     """Return the number of chunks that fit in one message at the largest size of the file, so that they are never
     split."""
     _, max_bytes = algorithm.sizes
-    return max(ROOM[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
+    return max(MOST_MESSAGE_BYTES[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
 
 
 # ---- the collective ----
@@ -167,7 +171,8 @@ def _find_root(algorithm: AlgorithmFile) -> int:
 def _refuse_unused_chunks(algorithm: AlgorithmFile) -> None:
     """Refuse files that declare far more chunks than their steps can move, before memory is allocated for them.
 
-    All but one rank's share of the chunks must be read and written, also in place, by steps of at most MOST_COUNT."""
+    Each rank but one (the root) must read or write all chunks, or each rank all of them but its own block. Either way
+    that is (ranks - 1) * chunks in total, also in place. A step moves at most MOST_COUNT."""
     steps = sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks)
     moved = MOST_COUNT * steps
     if (algorithm.ranks - 1) * algorithm.chunks > moved or algorithm.chunks > MOST_OFFSET + MOST_COUNT:
@@ -246,6 +251,7 @@ def _executed_steps(gpu: FileRank, block: FileBlock) -> list[ExecutedStep]:
             continue
         # consecutive reductions into one place from one buffer become one step of several sources
         target = (step.dst, step.dst_at, step.src)
+        # (-1 as in the executor: after another negative number, which is no dependency either, nothing is fused)
         if step.verb == "re" and open_to == target and step.after == -1:
             last = executed_steps[-1]
             last.step = step

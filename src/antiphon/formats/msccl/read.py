@@ -30,7 +30,8 @@ KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "re
 LETTERS = "ios"  # of input, output and scratch
 # messages in flight from one thread block to another: NCCL's buffer has 8 steps, of which a Simple message takes 4
 SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
-ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # largest message in bytes: the smallest default of any executor
+# by protocol, the largest message: the smallest default of any executor
+MOST_MESSAGE_BYTES = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}
 NODES = 4095  # XML elements of a file that the runtime keeps per rank (checked in write.py)
 # by the text in the file, so that all steps share one string per verb
 VERBS = {verb: verb for verb in ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")}
@@ -46,7 +47,7 @@ MOST_STEPS = 64  # of a thread block in the executor
 MOST_COUNT = 71  # chunks of one step in the executor
 CACHED_DIGITS = 5  # numbers with up to this many digits are cached by their text
 _TAG = re.compile(rb"<[^<>]*>?")
-_SUSPECT = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # some tag must have such text, or no tag needs a closer look
+_SUSPECT = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # without such text no tag of the file needs a look
 
 
 @dataclass(slots=True)
@@ -197,8 +198,9 @@ class _Reader:
         if channels > 32:
             self.notes.append(f"it needs {channels} channels; MSCCL's executor has 32, RCCL {MOST_CHANNELS}")
         self.algorithm = AlgorithmFile(
-            element.text("name"), protocol, kind, ranks, channels, element.whole("nchunksperloop", 1, 2**31 - 1),
-            element.whole("root", 0, ranks - 1, missing=-1), in_place, out_of_place, (min_bytes, max_bytes),
+            element.text("name"), protocol, kind, ranks, channels, chunks=element.whole("nchunksperloop", 1, 2**31 - 1),
+            root=element.whole("root", 0, ranks - 1, missing=-1), in_place=in_place, out_of_place=out_of_place,
+            sizes=(min_bytes, max_bytes),
         )  # fmt: skip
 
     def _begin_gpu(self, element: _Element) -> None:
@@ -250,9 +252,9 @@ class _Reader:
         src, dst = (self._buffer_letter(element, key) for key in ("srcbuf", "dstbuf"))
         self.block.steps.append(
             FileStep(
-                number, VERBS[verb], src, element.whole("srcoff", -(2**31)), dst, element.whole("dstoff", -(2**31)),
-                count, element.whole("depid", -(2**31)), element.whole("deps", -(2**31)), bool(element.whole("hasdep",
-                0, 1)),
+                number, VERBS[verb], src=src, src_at=element.whole("srcoff", -(2**31)), dst=dst,
+                dst_at=element.whole("dstoff", -(2**31)), count=count, after=element.whole("depid", -(2**31)),
+                after_step=element.whole("deps", -(2**31)), flag=bool(element.whole("hasdep", 0, 1)),
             )
         )  # fmt: skip
 
@@ -300,7 +302,10 @@ class _Element:
         return value
 
     def whole(self, key: str, low: int, high: int = 2**31 - 1, missing: int | None = None) -> int:
-        """Return a whole number from `low` to `high`. No leading zeros: the executor would read 010 as octal, 8."""
+        """Return a whole number from `low` to `high`, or `missing` if there is no such attribute (None: Invalid).
+
+        No leading zeros: the executor would read 010 as octal, 8.
+        """
         text = self.attributes.get(key)
         cached = self.numbers.get(text or "")
         if cached is not None and low <= cached <= high:

@@ -205,7 +205,11 @@ def refuse_collective(program: Program) -> None:
 
 
 class _ChunkOffsets:
-    """The positions of chunks in the buffers of the runtime, for each instance."""
+    """The positions of chunks in the buffers of the runtime, for each instance.
+
+    `first`, `sizes`: by kind of buffer (INPUT, OUTPUT, SCRATCH) the number of its first chunk at this rank, and of its
+    chunks.
+    """
 
     def __init__(self, numbered_blocks: Blocks, rank: int, instances: int) -> None:
         program = numbered_blocks.program
@@ -276,10 +280,11 @@ def _step_line(step: int, row: NumberedStep, offsets: _ChunkOffsets, instance: i
     src, dst = offsets.find(row.src, row.count, instance), offsets.find(row.dst, row.count, instance)
     if row.src is None or row.dst is None:  # an unused place is written as the other one
         src, dst = (dst, dst) if row.src is None else (src, src)
+    (src_buffer, src_offset), (dst_buffer, dst_offset) = src, dst
     after, number = row.after or (-1, -1)
     if row.after is not None:
         after += instance * awaited  # the awaited block of the same instance
     return (
-        f'      <step s="{step}" type="{row.verb}" srcbuf="{src[0]}" srcoff="{src[1]}" dstbuf="{dst[0]}" '
-        f'dstoff="{dst[1]}" cnt="{row.count}" depid="{after}" deps="{number}" hasdep="{row.flag:d}"/>\n'
+        f'      <step s="{step}" type="{row.verb}" srcbuf="{src_buffer}" srcoff="{src_offset}" dstbuf="{dst_buffer}" '
+        f'dstoff="{dst_offset}" cnt="{row.count}" depid="{after}" deps="{number}" hasdep="{row.flag:d}"/>\n'
     )

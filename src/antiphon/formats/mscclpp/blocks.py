@@ -45,22 +45,8 @@ from antiphon.formats.mscclpp.shape import (
     PORT,
     SWITCH,
 )
-from antiphon.lower.onesided.form import (
-    ADD,
-    FOLD,
-    PACK,
-    PACKETS,
-    PUT,
-    SIGNAL,
-    SPREAD,
-    SYNC,
-    UNPACK,
-    WAIT,
-    Place,
-    StreamMove,
-    StreamStep,
-)
-from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
+from antiphon.lower.onesided import form
+from antiphon.lower.onesided.form import Place, StreamMove, StreamStep
 from antiphon.lower.onesided.packets import ByPackets
 from antiphon.lower.onesided.steps import OneSided, StreamSteps
 from antiphon.lower.onesided.switched import ADVICE, Switched
@@ -137,7 +123,7 @@ def gpu_of(
     connections: set[tuple[int, int]] = set()  # (peer, lane); switches have channels of their own
     for lane, steps in enumerate(steps_of_lane):
         for step in steps:
-            if step.kind not in (SWITCH_STEP, SPREAD):
+            if step.kind not in (form.SWITCH, form.SPREAD):
                 connections.update([(peer, lane) for peer in step.peers])
                 connections.update([(move.peer, lane) for move in step.moves if move.peer != ends.rank])
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
@@ -148,22 +134,18 @@ def gpu_of(
             channels_of_lane[lane][peer] = len(channels[channel_type])
             channels[channel_type].append(peer)
     # 2. Blocks: cut each lane into thread blocks that respect the executor's limits.
-    moving_streams = sum(map(_moves_data, steps_of_lane[::group]))
+    moving_streams = sum(map(_moves_data, steps_of_lane[::group]))  # by the lane of member 0 of each
     gpu = GpuText(
-        blocks=[],
-        channels=channels,
-        buffers=[],
-        chaining=Chaining(max_crowd),
-        switch_groups=ends.switch_groups,
-        moving_streams=moving_streams,
-        group=group,
-    )
+        blocks=[], channels=channels, buffers=[], chaining=Chaining(max_crowd), switch_groups=ends.switch_groups,
+        moving_streams=moving_streams, group=group,
+    )  # fmt: skip
     buffers: dict[BufferKey, int] = {}
     for first_lane in range(0, len(steps_of_lane), group):
         if not steps_of_lane[first_lane]:
             continue
         has_ports = any(ends.channel_type(peer) == PORT for peer in channels_of_lane[first_lane])
         meets = group > 1 and (has_ports or first_lane // group in divided)
+        # add_barrier takes one of the GPU's barriers and returns its number
         thread_block_group = ThreadBlockGroup(group, [gpu.chaining.add_barrier()] if meets else [])
         for member in range(group):
             steps, channel_of_peer = steps_of_lane[first_lane + member], channels_of_lane[first_lane + member]
@@ -184,15 +166,15 @@ def _defer_to_ports(ends: Ends, steps: list[StreamStep]) -> list[StreamStep]:
     deferred_steps: list[StreamStep] = []
     for step in steps:
         # packets need no signal, so their moves stay where they are
-        far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
+        far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != form.PACK]
         for move in far:
             pending.setdefault(move.peer, []).append(move)
         near = tuple(move for move in step.moves if move not in far)
-        if step.kind == SIGNAL:
+        if step.kind == form.SIGNAL:
             # the signal carries all puts that were deferred since the last signal to this peer
             moves = [move for peer in step.peers for move in pending.pop(peer, [])]
             deferred_steps.append(step._replace(moves=tuple(moves)))
-        elif step.kind != PUT or near:
+        elif step.kind != form.PUT or near:
             deferred_steps.append(step._replace(moves=near))
     return deferred_steps
 
@@ -243,17 +225,17 @@ class _LaneWriter:
         self.move_ids = {}
 
     def _write_step(self, step: StreamStep) -> None:
-        if step.kind == SYNC:
+        if step.kind == form.SYNC:
             self._write_sync()
         elif step.kind == MEET:
             self._meet()
-        elif step.kind in (SIGNAL, WAIT):
+        elif step.kind in (form.SIGNAL, form.WAIT):
             self._signal_or_wait(step)
-        elif step.kind == PUT:
+        elif step.kind == form.PUT:
             self._write_put("put", MEMORY, step.moves)
-        elif step.kind == PACK:
+        elif step.kind == form.PACK:
             self._write_pack(step.moves)
-        elif step.kind in (FOLD, ADD, UNPACK):
+        elif step.kind in (form.FOLD, form.ADD, form.UNPACK):
             self._write_fold(step)
         else:
             self._write_switch(step)
@@ -267,7 +249,7 @@ class _LaneWriter:
         channel_types = {peer: self.ends.channel_type(peer) for peer in step.peers}
         # Member 0 uses ports for its group, which meets before it signals, and after it has put or waited.
         meets = PORT in channel_types.values() and self.group.size > 1
-        if meets and step.kind == SIGNAL:
+        if meets and step.kind == form.SIGNAL:
             self._meet()
         if step.moves and self.member == 0:
             self._write_port_puts(step.moves)
@@ -277,9 +259,9 @@ class _LaneWriter:
                 channels = [self.channel[peer] for peer in peers]
                 block = self._find_block(count=1, channel_type=channel_type, channels=channels, buffers=())
                 ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
-                name = "signal" if step.kind == SIGNAL else "wait"
+                name = "signal" if step.kind == form.SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{channel_type}"}}')
-        if meets and (step.moves or step.kind == WAIT):
+        if meets and (step.moves or step.kind == form.WAIT):
             self._meet()
 
     def _write_port_puts(self, moves: tuple[StreamMove, ...]) -> None:
@@ -287,7 +269,7 @@ class _LaneWriter:
         last = {move.peer: move for move in moves}
         # a port performs requests in order, so waiting for the last put per peer waits for all
         earlier = [move for move in moves if move is not last[move.peer]]
-        for low in range(0, len(earlier), MOST_OF_ONE):
+        for low in range(0, len(earlier), MOST_OF_ONE):  # the channels that an operation may have, one for each move
             self._write_put("put", PORT, tuple(earlier[low : low + MOST_OF_ONE]))
         if earlier:
             self._append_operations([NOP])
@@ -309,7 +291,7 @@ class _LaneWriter:
 
         The moves of a step are all of one kind, so the first shows it (`ByPackets` writes a step for each kind).
         """
-        if moves[0].source[0] == PACKETS:
+        if moves[0].source[0] == form.PACKETS:
             self._write_put(SEND_SCRATCH_PACKETS, PORT, moves)
         elif moves[0].peer != self.ends.rank:
             self._write_put(PUT_PACKETS, MEMORY, moves)
@@ -324,16 +306,13 @@ class _LaneWriter:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
         into = self._local_text(step.into, step.size)
         # ADD folds packets: names of such reductions end in pkt, as in recspkt: r, e(duce), c(opy), s(end)
-        suffix = "pkt" if step.kind == ADD else ""
+        suffix = "pkt" if step.kind == form.ADD else ""
         if len(step.operands) == 1:
-            name = UNPACK_PACKETS if step.kind == UNPACK else "copy"
+            name = UNPACK_PACKETS if step.kind == form.UNPACK else "copy"
             self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]{self.share_text}}}'])
         elif not step.moves:
-            self._append_operations(
-                [
-                    f'{{"name":"re{suffix}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.share_text}}}'
-                ]
-            )
+            operation = f'{{"name":"re{suffix}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"'
+            self._append_operations([f"{operation}{self.share_text}}}"])
         else:
             local_moves = [move for move in step.moves if move.peer == self.ends.rank]
             sent = [move for move in step.moves if move.peer != self.ends.rank]
@@ -348,7 +327,7 @@ class _LaneWriter:
             )
 
     def _write_switch(self, step: StreamStep) -> None:
-        places = [step.into, *step.operands] if step.kind == SWITCH_STEP else [step.into]
+        places = [step.into, *step.operands] if step.kind == form.SWITCH else [step.into]
         ids = [self.ends.switch_groups.index((step.peers, self.buffer_names[place[0]])) for place in places]
         block = self._find_block(count=1, channel_type=SWITCH, channels=ids, buffers=())
         target, *source = (
@@ -399,7 +378,10 @@ class _LaneWriter:
         self._find_block(len(operations), MEMORY, channels=(), buffers=()).operations.extend(operations)
 
     def _find_block(self, count: int, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
-        """Return the block with room for `count` operations with these channels and buffers; a new one if necessary."""
+        """Return the block with room for `count` operations with these channels and buffers; a new one if necessary.
+
+        `channels`: numbers among the rank's of this type. `buffers`: those in `self.buffers`. The block has all then.
+        """
         block = self.block_texts[-1]
         # the second try is an empty block; if that has no room, nothing has
         for _ in range(2):
@@ -464,6 +446,7 @@ class _LaneWriter:
     def _meet_crowd(self) -> None:
         """Write the visits of all blocks of the last barrier."""
         count = len(self.crowd)
+        # no other lane has begun a barrier since, as lanes are written one after another: the last is this crowd's
         barrier = f'{{"name":"barrier","barrier_id":{self.chaining.barriers - 1},"num_threadblocks":{count}}}'
         for number, block in enumerate(self.crowd):
             # block k works after k visits, and before the other count - 1 - k
@@ -524,7 +507,7 @@ def _fit_blocks(
     2. `blocks` streams, then more of them as long as the schedule has more: each has fewer operations.
     3. few streams with long chains of blocks, where signals and waits of several streams are joined.
 
-    `deal_into(n)` deals the steps of all ranks into at most n streams.
+    `deal_into(n)` deals the steps of all ranks into at most n streams (`StreamSteps`).
     """
     deal_into = cache(deal_into)
     if chunk_bytes and (grouped := _fit_groups(ends, blocks, deal_into, chunk_bytes)) is not None:
@@ -571,7 +554,7 @@ def _fit_groups(
     barriers. So fewer streams with larger groups are tried until nearly all blocks (three quarters) move data.
     """
     best: tuple[BufferLayout, list[GpuText]] | None = None
-    max_streams, most_moving = blocks, 0  # of all ranks, thread blocks that move data at once
+    max_streams, most_moving = blocks, 0  # most_moving: thread blocks of all ranks that move data at once
     while max_streams and 4 * most_moving <= 3 * blocks * len(ends):
         streams, steps_of, layout = deal_into(max_streams)
         # Quick exit: nearly all blocks of rank 0 move data. Without switches other ranks have about as many.

@@ -27,7 +27,7 @@ class BlockText:
             return True
         if (
             len(own_channels) + len(set(new_channels)) > MOST_CHANNELS
-            or len(own_buffers) + len(set(new_buffers)) > MOST_CHANNELS
+            or len(own_buffers) + len(set(new_buffers)) > MOST_CHANNELS  # the limit of remote buffers, too
         ):
             return False
         for number in new_channels:
@@ -43,8 +43,9 @@ BufferKey = tuple[int, str, str]  # a remote buffer: peer, name of the buffer, t
 
 @dataclass
 class Chaining:
-    """Semaphores and barriers that a rank has used so far. `max_crowd`: the most thread blocks that may share a
-    barrier."""
+    """Semaphores and barriers that a rank has used so far. They chain thread blocks, of which one goes on where another
+    is full, and barriers let groups of thread blocks meet. `max_crowd`: the most thread blocks that may share a barrier
+    in such a chain."""
 
     max_crowd: int
     semaphores: int = 0
@@ -59,8 +60,8 @@ class Chaining:
 
 @dataclass
 class GpuText:
-    """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: those that move data, each in
-    `group` thread blocks at once."""
+    """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: how many streams move data;
+    `group`: how many thread blocks share each stream."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]

@@ -3,8 +3,9 @@
 A stream is a sequence of steps of a rank: signal, wait, put data into a peer's memory, fold (add up) data, ...; see
 lower/onesided/form.py. blocks.py and staging.py call these functions before they write the steps as text.
 
-Every block of a group does its part of every operation (`tbg_info`), so all operations of the stream must have one
-size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_chunks_per_step`, `cut_steps`).
+Every block of a group does its part of every operation (`tbg_info` in the file states which), so all operations of the
+stream must have one size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_chunks_per_step`,
+`cut_steps`).
 
 A stream that leaves all data to switches, and has more partners (ranks that it signals or waits for) than a block has
 channels, is divided: each block signals and waits for some of the partners, for the whole group, which meets where that

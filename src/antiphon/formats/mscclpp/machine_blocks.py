@@ -263,10 +263,10 @@ class _SeparateThreads:
         block = self.block[thread]
         # a new thread starts at the last sync
         wait = () if thread in self.last_spot or not thread else self.fence
-        before = len(self.machine.blocks[block].instructions)
+        first_number = len(self.machine.blocks[block].instructions)  # of the first instruction of this task
         self.last_spot[thread] = self.builder.add_task(block, item.instruction, task, wait)
         # a thread signals after its part of earlier data, so also after the packets that these waited for
-        record_packets(self.machine, (block, before), list(self.flags), marks=())
+        record_packets(self.machine, (block, first_number), list(self.flags), marks=())
 
     def _new_block(self) -> int:
         self.used += 1

@@ -35,7 +35,11 @@ WHOLE = Window()  # of an operation outside pipelines
 
 
 class OperationReader:
-    """Translates the operations of one thread block to items. One method per group of their names (`readers`)."""
+    """Translates the operations of one thread block to items. One method per group of their names (`readers`).
+
+    `names` resolves the numbers by which the block calls channels, remote buffers and groups. Methods of `names` and
+    `wiring` get `self` as the place to name in errors.
+    """
 
     def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
         self.wiring, self.machine, self.names, self.rank = wiring, machine, names, names.rank
@@ -94,7 +98,9 @@ class OperationReader:
         if not operation.channel_ids:
             return []
         if kind == PORT:
-            threads = ThreadTasks([self._port_task(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
+            threads = ThreadTasks(
+                [self._port_task(channel_id, is_wait=name.endswith("wait")) for channel_id in operation.channel_ids]
+            )
             return [BlockItem(self._bare_instruction(), threads)]
         key = name, tuple(operation.channel_ids)
         cached_threads = self.threads_of.get(key)
@@ -143,14 +149,15 @@ class OperationReader:
         count = len(operation.dst_buff or ())
         if count > len(operation.channel_ids or ()):
             raise Invalid(f"{self}: flushes {count} channels, one for each destination, and names fewer")
-        channels = [self.names.channel(self, PORT, at) for at in (operation.channel_ids or ())[:count]]
+        channels = [self.names.channel(self, PORT, channel_id) for channel_id in (operation.channel_ids or ())[:count]]
         tasks = [ThreadTask(port=self._proxy_of(channel), flush=True) for channel in channels]
         return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))] if tasks else []
 
     # ---- places ----
 
     def _own_range(self, operation: Inner, size: int) -> tuple[int, int]:
-        """Return the first cell and the number of cells that are handled here, of a run of `size` chunks."""
+        """Return the first cell, counted from the begin of a run of `size` chunks, and the number of cells that this
+        thread block handles of it in this turn."""
         width = self.wiring.width
         if self.window.cells:
             return self.window.at * self.window.cells, self.window.cells
@@ -183,7 +190,8 @@ class OperationReader:
         """Return the same for chunk `index` of this rank's buffer `kind`."""
         if kind is None:
             raise Invalid(f"{self}: lacks the type of a buffer of its own")
-        return self.wiring.cells(self, self.rank, self.rank, kind, index, size) + self._scratch_offset(kind, skip)
+        first = self.wiring.cells(self, rank=self.rank, owner=self.rank, kind=kind, index=index, size=size)
+        return first + self._scratch_offset(kind, skip)
 
     def _remote_cell(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
         """Return the same for a place of another rank, which channels of type `kind` reach."""
@@ -193,7 +201,8 @@ class OperationReader:
                 f"{self}: with use_double_scratch_buffer a rank uses two halves of its scratch, "
                 "but others write to the first"
             )
-        return self.wiring.cells(self, self.rank, rank, buffer, place.index, size) + self._scratch_offset(buffer, skip)
+        first = self.wiring.cells(self, rank=self.rank, owner=rank, kind=buffer, index=place.index, size=size)
+        return first + self._scratch_offset(buffer, skip)
 
     def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: str = "") -> int:
         """Return the first cell of packets in scratch of this rank; with `far`, of another by channels of that type."""
@@ -247,6 +256,7 @@ class OperationReader:
         sources = self._source_buffers(operation, len(targets))
         items = []
         for source, target in zip(sources, targets, strict=False):
+            # skip: cells of the place that come before this thread block's
             skip, count = self._own_range(operation, target.size)
             read = self._cell_here(sources[0].type, source.index, target.size, skip)
             items += self._data_items(count, (read,), (self._remote_cell(target, target.size, skip),))
@@ -404,7 +414,10 @@ class OperationReader:
         if kind == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(f"{self}: with use_double_scratch_buffer switches find scratch in one place only")
         skip = self._scratch_offset(kind, skip)
-        return [self.wiring.cells(self, self.rank, rank, kind, place.index, size) + skip for rank in ranks]
+        return [
+            self.wiring.cells(self, rank=self.rank, owner=rank, kind=kind, index=place.index, size=size) + skip
+            for rank in ranks
+        ]
 
     def _read_switch_reduce(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)

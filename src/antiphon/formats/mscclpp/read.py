@@ -180,17 +180,17 @@ class _Rank:
             builder = BlockBuilder(self.machine, self.rank, f"block {number}")
             names = Names(self.wiring, self.rank, number, block)
             reader = OperationReader(self.wiring, self.machine, names, self.ports)
-            for at, operation in enumerate(block.ops):
+            for step, operation in enumerate(block.ops):
                 if operation.name == "pipeline":
-                    self._read_pipeline(at, operation, builder, reader)
+                    self._read_pipeline(step, operation, builder, reader)
                 else:
-                    self._read_operation(at, operation, builder, reader, WHOLE)
+                    self._read_operation(step, operation, builder, reader, WHOLE)
             builder.close()
         self._join_barriers()
 
     def _read_operation(
         self,
-        at: int,
+        step: int,
         operation: Inner,
         builder: BlockBuilder,
         reader: OperationReader,
@@ -198,20 +198,20 @@ class _Rank:
         within: str = "",
     ) -> None:
         if operation.name == "nop":
-            builder.sync(at, "nop")
+            builder.sync(step, "nop")
         elif operation.name == "barrier":
-            self._read_barrier(at, operation, builder, reader, within)
+            self._read_barrier(step, operation, builder, reader, within)
         else:
-            for item in reader.items(at, operation, window, within):
+            for item in reader.items(step, operation, window, within):
                 if item is None:
-                    builder.sync(at, operation.name)
+                    builder.sync(step, operation.name)
                 else:
                     builder.open.append(item)
 
-    def _read_pipeline(self, at: int, operation: Operation, builder: BlockBuilder, reader: OperationReader) -> None:
+    def _read_pipeline(self, step: int, operation: Operation, builder: BlockBuilder, reader: OperationReader) -> None:
         assert operation.iter_context is not None
         chunks = operation.iter_context.num_chunks
-        where = f"{reader.names.where}, step {at} ({operation.name})"
+        where = f"{reader.names.where}, step {step} ({operation.name})"
         for inner in operation.ops or ():
             places = [*(inner.src_buff or ()), *(inner.dst_buff or ())]
             if any(place.size != chunks for place in places):  # more would spill over in the last, shorter unit
@@ -220,16 +220,16 @@ class _Rank:
                 raise Invalid(f"{where}: has a pipeline within")
         for turn in range(chunks * self.wiring.width):
             for inner in operation.ops or ():
-                self._read_operation(at, inner, builder, reader, Window(turn, cells=1), operation.name)
+                self._read_operation(step, inner, builder, reader, Window(turn, cells=1), operation.name)
 
     def _read_barrier(
-        self, at: int, operation: Inner, builder: BlockBuilder, reader: OperationReader, within: str
+        self, step: int, operation: Inner, builder: BlockBuilder, reader: OperationReader, within: str
     ) -> None:
-        where, number = f"{reader.names.where}, step {at} ({within or operation.name})", reader.names.number
+        where, number = f"{reader.names.where}, step {step} ({within or operation.name})", reader.names.number
         if operation.barrier_id is None or operation.num_threadblocks is None:
             raise Invalid(f"{where}: lacks barrier_id or num_threadblocks")
         if operation.num_threadblocks == 1:
-            builder.sync(at, "barrier")
+            builder.sync(step, "barrier")
             return
         builder.close()
         visits = self.barriers.setdefault(operation.barrier_id, {}).setdefault(number, [])
@@ -239,8 +239,8 @@ class _Rank:
             visits[-1].departure = None
         has_arrival = bool(instructions or builder.unsynced)
         if has_arrival:
-            builder.sync(at, "barrier", always=True)
-        instructions.append(Instruction(at, "barrier"))
+            builder.sync(step, "barrier", always=True)
+        instructions.append(Instruction(step, "barrier"))
         last = len(instructions) - 1
         visits.append(_Visit(where, operation.num_threadblocks, builder.main, last - 1 if has_arrival else None, last))
 
@@ -266,6 +266,7 @@ class _Rank:
     def _drop_idle(self, visits: list[_Visit]) -> None:
         """Drop arrivals and departures at the end of a block with no work after them."""
         instructions = self.machine.blocks[visits[0].block].instructions
+        # each visit with the one before it (the first has none), the last visit first
         for previous, visit in zip([None, *visits][-2::-1], visits[::-1], strict=True):
             if visit.departure is None or visit.departure != len(instructions) - 1 or visit.arrival is None:
                 return

@@ -231,19 +231,19 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
     total = sum(1 + len(operation.ops or ()) for operation in block.ops)
     if total > MOST_OPERATIONS:
         raise Invalid(f"{where}: {total} operations, of at most {MOST_OPERATIONS}")
-    for at, operation in enumerate(block.ops):
+    for step, operation in enumerate(block.ops):
         for inner in (operation, *operation.ops) if operation.ops else (operation,):
             # a shortcut: nearly all nops have no lists, and so nothing to check
             if inner.name != "nop" or inner.channel_ids or inner.src_buff or inner.dst_buff or inner.semaphore_ids:
-                _check_lists(where, at, inner)
+                _check_lists(where, step, inner)
             if (
                 inner.barrier_id is not None or inner.semaphore_ids is not None or inner.reduce_op is not None
                 or inner.tbg_info is not None
             ):  # fmt: skip
-                _check_operation(f"{where}, step {at} ({inner.name[:24]})", inner, semaphores)
+                _check_operation(f"{where}, step {step} ({inner.name[:24]})", inner, semaphores)
 
 
-def _check_lists(where: str, at: int, operation: Inner) -> None:
+def _check_lists(where: str, step: int, operation: Inner) -> None:
     """Raise Invalid if a list of the operation is longer than the executor allows."""
     for field_name, values, max_length in (
         ("channel_ids", operation.channel_ids, MOST_OF_ONE), ("src_buff", operation.src_buff, MOST_PLACES),
@@ -251,7 +251,7 @@ def _check_lists(where: str, at: int, operation: Inner) -> None:
     ):  # fmt: skip
         if values and len(values) > max_length:
             raise Invalid(
-                f"{where}, step {at} ({operation.name[:24]}): {len(values)} in {field_name}, of at most {max_length}"
+                f"{where}, step {step} ({operation.name[:24]}): {len(values)} in {field_name}, of at most {max_length}"
             )
 
 

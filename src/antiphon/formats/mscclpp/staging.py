@@ -102,7 +102,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
             raise Unsupported(f"{BACK_END}: {slots // SPARE} slots of scratch are too many to stage data through")
         try:
             gpus = [
-                _loop(rank_ends, rank_streams, chunks_per_step, splits, slots // 2, unit)
+                _loop(rank_ends, rank_streams, chunks_per_step, splits, begin=slots // 2, unit=unit)
                 for rank_ends, rank_streams in zip(ends, streams_by_rank, strict=True)
             ]
         except Unsupported as error:
@@ -115,18 +115,22 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
     raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {reason}")
 
 
+def _is_scratch(place: Place) -> bool:
+    buffer, _ = place
+    return buffer == SCRATCH
+
+
 def _split_folds(steps: list[StreamStep]) -> Iterator[StreamStep]:
     """Yield the same steps, divided: each sum has at most one operand in scratch, the first, and results are put by
     a separate step."""
     for step in steps:
-        # a place is (buffer, first chunk)
-        staged = [place for place in step.operands if place[0] == SCRATCH]
+        staged = [place for place in step.operands if _is_scratch(place)]
         if step.kind != FOLD or (len(step.operands) == 1 and not step.moves):
             yield step
             continue
-        if len(staged) > 1 and step.into[0] == SCRATCH:
+        if len(staged) > 1 and _is_scratch(step.into):
             raise Unsupported(f"{BACK_END}: cannot stage data through scratch: sums of received data stay there, too")
-        operands = [place for place in step.operands if place[0] != SCRATCH]
+        operands = [place for place in step.operands if not _is_scratch(place)]
         yield step._replace(operands=(*staged[:1], *operands), moves=())
         for place in staged[1:]:
             yield StreamStep(SYNC)
@@ -146,7 +150,7 @@ class _Copies:
         """Yield the same steps; what ports send is copied to scratch first."""
         for step in steps:
             moves = step.moves if step.kind == PUT else ()
-            far = [move for move in moves if self.ends.far(self.ends.rank, move.peer) and move.source[0] != SCRATCH]
+            far = [move for move in moves if self.ends.far(self.ends.rank, move.peer) and not _is_scratch(move.source)]
             copied: dict[tuple[Place, int], Place] = {}
             for source, size in dict.fromkeys((move.source, move.size) for move in far):
                 copied[source, size] = place = (SCRATCH, self.end)

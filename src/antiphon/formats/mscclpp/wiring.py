@@ -35,7 +35,7 @@ _KIND = {kind: number for number, kind in enumerate(KINDS)}
 def grain_of(file: File, collective: Collective) -> int:
     """Return the number of chunks of a block; the buffers of every rank must agree on it."""
     one_buffer = file.inplace and collective.kind == "custom"  # the blocks before the call and those after it share it
-    inputs, outputs = (side.size.tolist() for side in sides(collective, one_buffer))  # blocks, by rank
+    inputs, outputs = (side.size.tolist() for side in sides(collective, in_place=one_buffer))  # blocks, by rank
     grain = 0
     for rank, gpu in enumerate(file.gpus):
         for field_name, size, chunks in (

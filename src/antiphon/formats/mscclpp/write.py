@@ -205,11 +205,9 @@ class _Writer:
             # an alltoall with unequal counts has no layout in place
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
             prediction = PredictedTimes.of(plan, entry, schedule)
-            limit = (
-                prediction.largest_by(LL, entry.start, entry.stop, MOST_OFFSET)
-                if packet_limit is None
-                else packet_limit
-            )
+            limit = packet_limit
+            if limit is None:  # the largest size at which LL is the fastest; of a range without end up to MOST_OFFSET
+                limit = prediction.largest_by(LL, entry.start, entry.stop, MOST_OFFSET)
             variants = [
                 variant
                 for in_place in ((False,) if is_uneven else (False, True))
@@ -260,7 +258,8 @@ class _Writer:
                 serves_in_place = None if collective.kind == "broadcast" else in_place
                 if serves_in_place is not None or not in_place:
                     registered = RegisteredPlan(
-                        file, name=head.label, collective=collective.kind, root=(*collective.roots, None)[0],
+                        file, name=head.label, collective=collective.kind,
+                        root=collective.roots[0] if collective.roots else None,
                         in_place=serves_in_place, smallest=head.sizes.smallest, largest=head.sizes.largest,
                         unit=head.sizes.multiple, switches=any(gpu.switch_groups for gpu in gpus), packets=head.packets,
                     )  # fmt: skip
@@ -274,6 +273,7 @@ class _Writer:
         data serves (largest None: no limit); None in their place if it serves no size."""
         notes, tuned_bytes = list[str](), prediction.tuned_bytes
         if 0 < tuned_bytes <= largest_by_packets:
+            # compared at the tuned size alone; the note is empty if packets are as fast as the choice
             note, _ = prediction.compare(LL, tuned_bytes, tuned_bytes, may_leave=False)
             notes.append(note)
         smallest = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=None)
@@ -325,9 +325,12 @@ class _Writer:
             yield _Variant(in_place, head, plan.gpus)
 
     def _count_moving_blocks(self, variant: _Variant) -> int:
-        """Return how many thread blocks of the busiest rank move data at once: `group` in each of its streams.
+        """Return how many thread blocks of the busiest rank move data at once: `group` in each of its streams that
+        move data.
 
-        The option `blocks` if that is enough: 3/4 of the blocks that would have work in large calls."""
+        Return the option `blocks` instead, so that no note is written, for packets, and if at least 3/4 of the blocks
+        that could have MIN_SHARE bytes of each chunk in the largest call do move data.
+        """
         gpu = max(variant.gpus, key=lambda gpu: gpu.moving_streams)
         moving = gpu.moving_streams * gpu.group
         useful = min(self.blocks, gpu.moving_streams * (variant.head.largest_chunk // MIN_SHARE))
@@ -432,7 +435,8 @@ def chunks_of_ranks(collective: Collective, in_place: bool, grain: int) -> list[
     inputs, outputs = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
     declared_chunks = [(a or b, b or a) for a, b in zip(inputs, outputs, strict=True)]
     usual = next(pair for pair in declared_chunks if any(pair))
-    return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in declared_chunks]
+    passed_chunks = [pair if any(pair) else usual for pair in declared_chunks]
+    return [(input_chunks * grain, output_chunks * grain) for input_chunks, output_chunks in passed_chunks]
 
 
 class _Sizes(NamedTuple):
@@ -463,6 +467,7 @@ class _Head:
     @property
     def largest_chunk(self) -> int:
         """Return the bytes of a chunk in the largest call."""
+        # a call of `multiple` bytes has chunks of `alignment` bytes
         return self.sizes.largest * self.alignment // self.sizes.multiple
 
     @without_gc()
@@ -501,7 +506,8 @@ class _Head:
             chunk = min(chunk, SHARED_SCRATCH // 4 // max(scratch, 1))
         chunk = chunk // self.alignment * self.alignment
         # chunks of the buffer whose size is that of the call: the output of an allgather, else the input
-        counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
+        is_allgather = collective.kind == "allgather"
+        counts = {output_chunks if is_allgather else input_chunks for input_chunks, output_chunks in self.chunks}
         largest, multiple = chunk * max(counts), self.alignment * max(counts)
         # a range is stated only if all ranks pass buffers of one size; of custom ones those with relays may
         if collective.kind not in (*_SIZED, "custom") or len({*counts, *(max(pair) for pair in self.chunks)}) > 1:

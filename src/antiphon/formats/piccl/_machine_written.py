@@ -82,14 +82,14 @@ def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
     """
     tiers: list[_Tier] = []
     waiting: list[tuple[int, Longs]] = []  # levels (number, groups) of the next tier
-    for number, group in enumerate(loggp.groups(topology)):
+    for number, group in enumerate(loggp.groups(topology)):  # by rank its place of this level, -1 if it has none
         if (group < 0).all():
             continue
         waiting.append((number, group))
         if (group < 0).any():
             continue
         level = np.full(int(group.max()) + 1, number, np.int64)
-        for inner, inner_groups in reversed(waiting[:-1]):
+        for inner, inner_groups in reversed(waiting[:-1]):  # outer ones first, so that the innermost figures stay
             for place in np.unique(inner_groups[inner_groups >= 0]).tolist():
                 around = np.unique(group[inner_groups == place])
                 if len(around) > 1 or int((group == around[0]).sum()) != int((inner_groups == place).sum()):

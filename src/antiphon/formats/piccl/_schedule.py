@@ -281,9 +281,9 @@ class _Reader:
             if twice.size:
                 first, second = order[twice[0]], order[twice[0] + 1]
                 raise self._error_at(int(second), f"line {self.all['line'][first]} has the same id; give each its own")
-            at = np.minimum(np.searchsorted(ordered, dep), max(count - 1, 0))
-            exists = ordered[at] == dep if count else np.zeros(len(dep), np.bool_)
-            index = order[at] if count else at
+            position = np.minimum(np.searchsorted(ordered, dep), max(count - 1, 0))
+            exists = ordered[position] == dep if count else np.zeros(len(dep), np.bool_)
+            index = order[position] if count else position
         else:
             exists, index = dep < count, dep
         if not exists.all():
@@ -315,9 +315,9 @@ class _Reader:
         transfer, first, last, op, src_slot, dst_slot = self.all["runs"].T
         wrong = np.flatnonzero((last < first) | (last >= len(empty_schedule.chunks)))
         if wrong.size:
-            at = wrong[0]
+            run = wrong[0]
             raise self._error_at(
-                int(transfer[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}"
+                int(transfer[run]), f"chunks {first[run]}-{last[run]}, but there are {len(empty_schedule.chunks)}"
             )
         # a run of chunks becomes a row per chunk
         counts = last - first + 1
@@ -345,8 +345,8 @@ class _Reader:
         size, combined = (column[number] for column in expected.nbytes(self.nbytes))
         wrong = np.flatnonzero(size != graph.nbytes)
         if wrong.size:
-            at = int(wrong[0])
-            should = f"its chunks have {size[at]} bytes at this buffer_size"
-            raise self._error_at(at, f"size is {graph.nbytes[at]}, but {should}")
+            first_wrong = int(wrong[0])
+            should = f"its chunks have {size[first_wrong]} bytes at this buffer_size"
+            raise self._error_at(first_wrong, f"size is {graph.nbytes[first_wrong]}, but {should}")
         complete_plan = Plan(plan.topology, plan.collective, (Entry(entry.start, entry.stop, schedule, entry.claims),))
         return complete_plan, combined

@@ -312,5 +312,6 @@ def _build_machine(
     src, dst = as_int32(np.frombuffer(ends, np.int64).reshape(-1, 2)).T
     kind_column = as_int32(np.frombuffer(kind_of, np.int64))
     return Topology(
-        title, reader.nodes, len(reader.groups), src, dst, kind_column, tuple(types), places=tuple(places)
+        title, reader.nodes, switches=len(reader.groups), link_src=src, link_dst=dst, link_type=kind_column,
+        types=tuple(types), places=tuple(places),
     )  # fmt: skip

@@ -26,7 +26,7 @@ from antiphon.core.serialize import dumps
 from antiphon.core.transform import expand
 from antiphon.cost import as_profile
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.files import Contents
+from antiphon.formats.files import FileContent
 from antiphon.formats.message_options import check_order
 from antiphon.formats.piccl._machine_written import topology_files
 from antiphon.formats.text import Lines
@@ -41,7 +41,7 @@ STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
 
 def piccl_xml(
     plan: Plan, *, nbytes: int | str, order: str = "rounds", profile: Any = None, local: str = ""
-) -> dict[str, Contents]:
+) -> dict[str, FileContent]:
     """Write the transfers of a plan at one size as PICCL's schedule XML, with their dependencies.
 
     Additional attributes, which PICCL ignores, record the data of each transfer and the plan, so that reading the file
@@ -60,7 +60,7 @@ def piccl_xml(
         express it.
     """
     size = parse_size(nbytes, "nbytes")
-    files: dict[str, Contents] = {}
+    files: dict[str, FileContent] = {}
     if profile is not None:
         used_profile = as_profile(profile)
         if used_profile.loggp is None:
@@ -86,7 +86,7 @@ def piccl_xml(
             "transfers cannot say; export to goal does"
         )
     check_order(order)
-    needs = sets(waits(messages, order))
+    needs = sets(waits(messages, order))  # what messages wait for; equal sets are stored once
     if needs.pairs > MOST_DEPENDENCIES:
         raise Unsupported(
             f"its {len(messages)} transfers wait for each other in {needs.pairs} pairs, more than {MOST_DEPENDENCIES}; "
@@ -132,19 +132,21 @@ def _write_batch(
     """
     lines, (low, high), (waiter, condition) = Lines(), span, waiting
     number = np.arange(low, high)
-    at = (number - low) * PARTS
+    first_place = (number - low) * PARTS  # in `lines`, which writes by place: one for each section of a transfer
     step = messages.step[low:high]
     begins_step = np.append(low == 0 or messages.step[low - 1] != step[0], step[1:] != step[:-1])
-    lines.add(at[begins_step] + STEP, "\n    <!-- step %d -->\n", step[begins_step])
+    lines.add(first_place[begins_step] + STEP, "\n    <!-- step %d -->\n", step[begins_step])
     ends = (messages.src[low:high], messages.dst[low:high])
-    lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
+    lines.add(
+        first_place + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends
+    )
     done = (condition & 1) == 0  # waits for transfers that are done; the others, for those that have left, come below
     owner, awaited = waiter[done], condition[done] >> 1
     is_free = np.ones(len(number), np.bool_)  # waits for no transfer
     is_free[owner - low] = False
-    lines.add(at[is_free] + DEPS, "-1")
+    lines.add(first_place[is_free] + DEPS, "-1")
     lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~run_starts(owner)).astype(np.int64), awaited)
-    lines.add(at + MIDDLE, '" step="%d"', step)
+    lines.add(first_place + MIDDLE, '" step="%d"', step)
     owner, awaited = waiter[~done], condition[~done] >> 1
     places, kind = (owner - low) * PARTS + LEFT, (~run_starts(owner)).astype(np.int64)
     lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
@@ -152,8 +154,8 @@ def _write_batch(
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
     _write_data(lines, messages, rows, low)
     routed = np.flatnonzero(messages.route[low:high] >= 0)
-    lines.add(at[routed] + ROUTE, ' route="%d"', messages.route[low:high][routed])
-    lines.add(at + TAIL, "/>\n")
+    lines.add(first_place[routed] + ROUTE, ' route="%d"', messages.route[low:high][routed])
+    lines.add(first_place + TAIL, "/>\n")
     yield from lines.text()
 
 

@@ -1,7 +1,7 @@
 """Express the claims of a plan about points (C, S, R) as satisfiability questions for any solver.
 
 A schedule of C chunks, S steps and R rounds claims "sat" for its own point. A proof that it is optimal claims "unsat"
-for every better point: fewer steps, or more chunks per round. smtlib.py and dimacs.py write a file per claim.
+for the better points of as many steps: those with more chunks per round. smtlib.py and dimacs.py write a file each.
 
 Example: a certificate that (6, 3, 7) is optimal claims "sat-6-3-7" and "unsat-C-3-R" for the least C with C/R > 6/7.
 """
@@ -39,7 +39,8 @@ def list_claims(
     better points if the certificate proves it optimal ("unsat"). If a point is passed, return that question ("asked").
 
     C, S and R are those of the collective that is synthesized: for a reduce or reducescatter its dual, for an allreduce
-    its allgather. A certificate about sums claims no such point; with `sums_suffice` a plan may have only these.
+    its allgather. A certificate about sums (of every form of an allreduce or custom collective) claims no such point;
+    with `sums_suffice` a plan may have only these.
     """
     point = [value for value in (chunks, steps, rounds) if value is not None]
     for value in point:
@@ -83,8 +84,8 @@ def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
     claims_made = [_make_claim(instance, "sat", (chunks, steps, rounds))]
     if proof in (OPTIMAL, FOR_K):  # proved: no R up to S + k (optimal: up to this R, too) has a smaller R/C
         max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
-        # Chunks come in multiples of `input_weight`. The fewest chunks with a smaller R/C -> the most rounds for which
-        # they are the fewest: rounds of a question are a maximum, so it includes those with fewer rounds.
+        # better[C] = R: C is the least number of chunks (multiples of `input_weight`) with a smaller R/C in R rounds,
+        # and R the greatest for which it is. One question does for fewer rounds, too, as its rounds are a maximum.
         better: dict[int, int] = {}
         for r in range(steps, max_rounds + 1):
             multiple = r * chunks // (rounds * instance.input_weight) + 1
@@ -118,9 +119,9 @@ def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
 def legend_lines(instance: Instance, part_count: int) -> Iterator[str]:
     """Yield a line per chunk and per arc, in the order of their numbers."""
     chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks_of_kind(kind, part_count))
-    for c, (kind, block, slice_) in enumerate(chunks):
+    for c, (kind, block, index) in enumerate(chunks):
         holders, dests = _join_ranks(kind.holders), _join_ranks(kind.dests)
-        yield f"chunk {c}: part {slice_} of block {block}, from rank {holders}, to {dests}"
+        yield f"chunk {c}: part {index} of block {block}, from rank {holders}, to {dests}"
     head = instance.head.tolist()
     for arc, (path, a) in enumerate(zip(instance.arcs.paths, instance.arcs.tail.tolist(), strict=True)):
         yield f"arc {arc}: {' -> '.join(map(str, (a, *(head[bond] for bond in path))))}"

@@ -105,7 +105,9 @@ def load_constraints(
     as many chunks as its rounds allow. `sends(arc, step)`: formulas, one for each chunk that then goes over that arc.
     `question.split`: the rounds of every step; None: the solver chooses them (free rounds).
 
-    With capacity p / q and free rounds r: q * sends + p * (number of true r < 2, ..., r < most) <= p * most.
+    With capacity p / q and free rounds r, at most `rounds`: q * sends <= p * r. As `sums` takes only formulas with
+    weights, r is written as rounds - (number of true formulas among r < 2, ..., r < rounds), with the number moved to
+    the left.
     """
     steps, split = question.steps, question.split
     max_rounds = [question.rounds - steps + 1] * steps if split is None else list(split)

@@ -51,27 +51,28 @@ def look_at_machine(
     `source`: ask this tool alone. `sysfs`: the folder to read instead of /sys. `pcie`: as for `build_box`.
     """
     variables = os.environ if environment is None else environment
-    probed = _printed_machine(source) if source else _look_at_all(sysfs, pcie)
+    probed = _printed_machine(source, pcie) if source else _look_at_all(sysfs, pcie)
     return keep_allocated(probed, variables)
 
 
 # ---- programs ----
 
 
-def _printed_machine(source: str) -> Probed:
-    """Return the machine that the programs of one source print."""
+def _printed_machine(source: str, pcie: object) -> Probed:
+    """Return the machine that the programs of one source print. `pcie`: the option of its reader, if not None."""
     if source not in SOURCES:
         raise unknown("source of machines", source, SOURCES)
     programs = SOURCES[source].programs
     if not programs:
         raise Invalid(f"--from {source} reads a file; name it")
-    if shutil.which(programs[0][0]) is None:
+    first_program, *_ = programs[0]  # a command line
+    if shutil.which(first_program) is None:
         raise Missing(
-            f"--from {source} without a file asks {programs[0][0]}, which is not on PATH; install it, or name a file "
+            f"--from {source} without a file asks {first_program}, which is not on PATH; install it, or name a file "
             "with what it prints"
         )
     with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
-        return read(_run_programs(source, folder), source)
+        return read(_run_programs(source, folder), source, {} if pcie is None else {"pcie": pcie})
 
 
 def _run_programs(source: str, folder: str) -> list[str]:
@@ -168,12 +169,13 @@ class _LinuxDevices:
         addresses = sorted(os.listdir(folder)) if folder.is_dir() else []
         if not addresses:
             self.notes.append(f"PCIe cannot be seen: nothing in {folder}")
-        # vendor -> PCI classes of its GPUs (VGA and 3D controllers; other displays and accelerators), and their list
-        gpus = {_NVIDIA: (("0x0300", "0x0302"), self.nvidia), _AMD: (("0x0380", "0x1200"), self.amd)}
+        # PCI classes of a vendor's GPUs: VGA and 3D controllers; other displays and accelerators
+        gpu_classes = {_NVIDIA: ("0x0300", "0x0302"), _AMD: ("0x0380", "0x1200")}
+        gpus = {_NVIDIA: self.nvidia, _AMD: self.amd}
         for address in addresses:
-            kind, vendor = read_text(folder / address / "class"), read_text(folder / address / "vendor")
-            if vendor in gpus and kind.startswith(gpus[vendor][0]):
-                gpus[vendor][1].append(self.add_device(folder / address, GPU))
+            pci_class, vendor = read_text(folder / address / "class"), read_text(folder / address / "vendor")
+            if vendor in gpus and pci_class.startswith(gpu_classes[vendor]):
+                gpus[vendor].append(self.add_device(folder / address, GPU))
                 if board := device_name(vendor, read_text(folder / address / "device")):
                     self.boards[board] += 1
         self.box.gpus = [*self.nvidia, *self.amd]
@@ -254,7 +256,7 @@ class _LinuxDevices:
                     if values.get("type") == _XGMI and dst is not None and dst != src:
                         weights[src, dst] = int(values.get("weight", "15"))  # 15: one link, no GPU between
                         speeds[src, dst] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6  # from MB/s
-        lowest = min(weights.values(), default=0)  # greater weights are paths through other GPUs
+        lowest = min(weights.values(), default=0)  # of direct links; greater weights are paths through other GPUs
         self.box.model = self.box.model or (gpu_type.name if gpu_type else "")
         if weights:
             self.box.fast_kind, self.box.link_bandwidth = "xgmi", (gpu_type or MI200).link

@@ -196,20 +196,22 @@ class _Reader:
                 cache = str(element.number)  # the outermost
         cores.append((package, memory, cache))
 
+    def _host_bridge(self, memories: str) -> int:
+        """Return the host bridge near these memories, by its index in `Box.devices`; all such bridges are one."""
+        if memories not in self.bridges:
+            self.bridges[memories] = self.box.add(PcieDevice(BRIDGE, name=memories[:20]))
+        return self.bridges[memories]
+
     def _add_pci_device(self, element: _Element, kind: str, attributes: Attributes) -> None:
         """Add a PCI bridge or device to the box, below the device whose element encloses it."""
         # The innermost enclosing device is the parent on PCIe.
         parent = next((outer.device for outer in reversed(self.open_elements) if outer.device >= 0), -1)
         # bridge_type: 0 is the host, 1 PCIe, on the upper and on the lower side
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
-            if element.memories not in self.bridges:
-                self.bridges[element.memories] = self.box.add(PcieDevice(BRIDGE, name=element.memories[:20]))
-            element.device = self.bridges[element.memories]
+            element.device = self._host_bridge(element.memories)
             return
         if parent < 0:
-            parent = self.bridges.setdefault(element.memories, -1)
-            if parent < 0:
-                parent = self.bridges[element.memories] = self.box.add(PcieDevice(BRIDGE, name=element.memories[:20]))
+            parent = self._host_bridge(element.memories)
         speed_text = attributes.get("pci_link_speed", "")
         speed = (
             nearest_pcie_speed(float(speed_text) * GB)

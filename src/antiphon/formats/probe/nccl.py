@@ -57,8 +57,8 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
 class _Gpu:
     device: int
     bus: str  # PCI address
-    values: dict[str, str]
-    # per element: bus of its target, PCI class of the target, number of links
+    values: dict[str, str]  # attributes of <gpu>: dev, rank, sm (compute capability), gcn (AMD's generation)
+    # per <nvlink> or <xgmi>: bus of its target, PCI class of the target, number of links
     links: list[tuple[str, str, int]] = field(default_factory=list)
 
 

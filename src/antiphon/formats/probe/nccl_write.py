@@ -174,7 +174,7 @@ class _Writer:
         switches = [node for node in sorted(near) if node >= self.machine.ranks]
         roots = [node for node in switches if self._is_bridge(node)] or switches[:1]
         reached, pending = set(roots), list(roots)
-        for node in pending:
+        for node in pending:  # grows while it is walked: breadth first
             self.children[node] = sorted(near[node].keys() - reached)
             reached |= near[node].keys()
             pending += [child for child in self.children[node] if child >= self.machine.ranks]

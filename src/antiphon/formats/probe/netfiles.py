@@ -206,7 +206,8 @@ def _add_dimension(links: _Links, shape: str, sizes: Sequence[int], axis: int, k
     other_axes = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
     links_per_line = size * (size - 1) if shape == "full" else 2 * size  # a line of GPUs has two fewer than a ring
-    check_link_count(links.count + links_per_line * math.prod(sizes) // size, "the network", MAX_LISTED)
+    line_count = math.prod(sizes) // size
+    check_link_count(links.count + links_per_line * line_count, "the network", MAX_LISTED)
     # a row of ranks along this axis for each choice of the other coordinates
     for other_coordinates in product(*reversed(other_axes)):
         base = sum(coordinate * step for coordinate, step in zip(reversed(other_coordinates), strides, strict=True))
@@ -261,8 +262,8 @@ class _Links:
             else (np.zeros(0, int),) * 2
         )
         return Topology(
-            name[:100], self.ranks, len(self.places) - self.ranks, src, dst, np.array(self.kind_of_link, np.int64),
-            tuple(self.kinds), places=tuple(self.places),
+            name[:100], self.ranks, switches=self.switch_count, link_src=src, link_dst=dst,
+            link_type=np.array(self.kind_of_link, np.int64), types=tuple(self.kinds), places=tuple(self.places),
         )  # fmt: skip
 
 
@@ -271,7 +272,12 @@ class _Links:
 
 def _read_ns3(path: str, name: str) -> Probed:
     """Read a head (the counts), the numbers of switches, then a line per cable: source, destination, rate, delay."""
-    lines = ((number, line.split()) for number, line in read_lines(path) if line.strip() and not line.startswith("#"))
+    # as `_first_lines` yields them, so that there is a first
+    lines = (
+        (number, line.split())
+        for number, line in read_lines(path)
+        if line.strip() and not line.lstrip().startswith("#")
+    )
     number, head = next(lines)
     values = [int(word) for word in head if re.fullmatch(r"[0-9]{1,7}", word)]
     if len(values) == 3:

@@ -114,12 +114,8 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
             f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names no GPU model"
         )
     box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else box.pcie_generation)
-    box.addresses = {
-        rank: address
-        for address, gpu in output.gpu_at_address.items()
-        for rank, candidate in enumerate(gpus)
-        if candidate == gpu
-    }
+    rank_of = {gpu: rank for rank, gpu in enumerate(gpus)}
+    box.addresses = {rank_of[gpu]: address for address, gpu in output.gpu_at_address.items() if gpu in rank_of}
     _add_tree(box, output, gpus)
     _add_nvlinks(box, output, gpus, gpu_type, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
     return box
@@ -351,9 +347,8 @@ def _add_nvlinks(
         return
     if is_bandwidth_assumed:
         box.notes.append(
-            f"one NVLink is assumed to carry {format_bandwidth(link_bandwidth)} each way: the "
-            "file names no GPU (add what "
-            "`nvidia-smi nvlink -s` prints)"
+            f"one NVLink is assumed to carry {format_bandwidth(link_bandwidth)} each way: the file names no GPU (add "
+            "what `nvidia-smi nvlink -s` prints)"
         )
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     if _is_switched(output, gpus, between_gpus, gpu_type):

@@ -81,8 +81,8 @@ class _Reader:
         self.has_blocks = self.has_blocks or "blockname" in values
         if name in self.nodes:
             raise Invalid(f"line {number}: switch {quote(name)} stands there already")
-        hosts = expand_hosts(values.get("nodes", ""), f"line {number}: Nodes", self.count)
-        below = expand_hosts(values.get("switches", ""), f"line {number}: Switches", self.count)
+        hosts = expand_hosts(values.get("nodes", ""), f"line {number}: Nodes", before=self.count)
+        below = expand_hosts(values.get("switches", ""), f"line {number}: Switches", before=self.count)
         self.count += len(hosts) + len(below)
         self.nodes[name], self.below[name] = hosts, below
         if len(self.nodes) > MAX_SWITCHES:

@@ -139,7 +139,8 @@ def _channel_speed(
     """Return the GB/s of every channel when all are in use, and whether all links used are NVLinks."""
     resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
     resources = machine.resources
-    # Channels per resource: a channel gets an equal share of the slowest resource.
+    # Channels per resource: a channel gets an equal share of the slowest resource. (order.rows: the schedule's rows
+    # that move the data of an order.)
     load: dict[int, int] = {}
     kinds: set[str] = set()
     for order, count in zip(entry_orders, counts, strict=True):

@@ -183,7 +183,7 @@ def choose_rules(
         refuse_subset(plan, format_name)
         for size_range in merge_ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
             rule = size_range.value
-            assert rule is not None
+            assert rule is not None  # `rule_of` has a rule for every entry
             if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
                 rule = TunerRule(algorithm="", reason=NEEDS_ONE_PER_NODE)
             rule = rule._replace(

@@ -225,20 +225,27 @@ def _rank_operations(
         else:
             waits = [operation for row in awaited_rows for operation in by_number[row]]
         if row_kind == FOLD:
-            stretches = [fold_spans for fold_spans in edges.cut_fold(row_stretches) if fold_spans[0][1]]
+            stretches = [fold_spans for fold_spans in edges.cut_fold(row_stretches) if _first_length(fold_spans)]
         else:
             message_spans = edges.merge_message(row_stretches)
             stretches = [message_spans] if message_spans else []
         kind = row_kind if stretches else JOIN  # an operation that moves nothing only waits
         stretches = stretches or [[]]
         for stretch in stretches:
-            length = stretch[0][1] if kind == FOLD or len(stretch) == 1 else sum(count for _, count in stretch)
+            # of a fold the length of its result, which all its operands have, too
+            length = _first_length(stretch) if kind == FOLD else sum(count for _, count in stretch)
             operations.append(
                 Operation(kind, rank, whens[number], peers[number], channels[number], stretch, waits, length)
             )
         by_number.append(operations[-len(stretches) :])
         by_row.append(operations[-1])
     return operations
+
+
+def _first_length(spans: Sequence[Span]) -> int:
+    """Return the number of cells of the first span: of a fold, that of all."""
+    _, count = spans[0]
+    return count
 
 
 @dataclass(frozen=True)
@@ -265,7 +272,7 @@ class _Edges:
     def merge_message(self, spans: list[Span]) -> list[Span]:
         """Merge the stretches of a message that are contiguous, but not across borders."""
         if len(spans) == 1 and not self.grain:
-            return spans if spans[0][1] else []
+            return spans if _first_length(spans) else []
         joined: list[Span] = []
         for span in spans:
             offset = 0
@@ -285,7 +292,7 @@ class _Edges:
         if not self.grain:
             yield spans
             return
-        cuts = sorted({cut for span in spans for cut in self._cuts_within(span)} | {0, spans[0][1]})
+        cuts = sorted({cut for span in spans for cut in self._cuts_within(span)} | {0, _first_length(spans)})
         for low, high in pairwise(cuts):
             yield [(cell + low, high - low) for cell, _ in spans]
 

@@ -1,6 +1,8 @@
 """Third stage of the compilation to thread blocks: assign every step to a block and a channel, and find its waits.
 
-In this file a block is a thread block, and a step is one of its instructions (MSCCL's word; verbs: see blocks.py).
+In this file a block is a thread block, and a step is one of its instructions (MSCCL's word). The letters of its verb
+say what it does, in order: r receive, a second r reduce, c copy (store), s send; "re" reduces and "cpy" copies inside a
+rank.
 Input are the segments of messages, the stretches of folds, and the tracks, sets of segments that share channels
 (segments.py); output are the blocks of each rank with their steps. `compile_to_blocks` calls `place_steps`. The stage
 is one walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all
@@ -14,7 +16,9 @@ readers of these cells. A later writer to the cells must wait for these readers,
 for the fold: so the readers are recorded as `behind` the fold. If the fold's result takes the cells of one of its
 messages, the first step of the fold waits for the readers instead.
 
-`done_before` of a block grows by the waits of its steps; steps in it are not waited for again.
+`done_before` of a block grows by the waits of its steps; steps in it are not waited for again. The *chain* of a stretch
+of a fold are the segments that are folded into it on arrival, one after the other; its *stored operands* are added from
+memory.
 
 Example: a segment that rank 1 receives from rank 0 and forwards to rank 2 becomes one step "rcs" (receive, copy, send)
 of a block of rank 1 that receives from 0 and sends to 2.
@@ -52,7 +56,7 @@ class RuntimeLimits:
 # ---- what a step waits for ----
 
 
-Awaited = dict[Block, BlockStep]
+Awaited = dict[Block, BlockStep]  # of each block the last step to wait for, which implies those before it
 
 
 class StepNeeds(NamedTuple):
@@ -223,7 +227,10 @@ class _Placement:
                 for cell in stretch.stored_operands[1:]:
                     awaited = steps_before_write(fold.waits)
                     add_awaited(awaited, last)
-                    last = self._place_local(fold.rank, "re", cell, stretch.cell, stretch.count, awaited, last.block)
+                    last = self._place_local(
+                        fold.rank, "re", src=cell, dst=stretch.cell, count=stretch.count, awaited=awaited,
+                        preferred=last.block,
+                    )  # fmt: skip
                 steps.append(last)
         fold.done = last_steps(steps)
         inherit_behind(fold)
@@ -257,8 +264,9 @@ class _Placement:
                     add_awaited(awaited, step)
                 preferred = step.block if step is not None else self._receiving_block(awaited)
                 step = self._place_local(
-                    fold.rank, verb, operand_cells[number] + low, result + low, count, awaited, preferred
-                )
+                    fold.rank, verb, src=operand_cells[number] + low, dst=result + low, count=count, awaited=awaited,
+                    preferred=preferred,
+                )  # fmt: skip
                 awaited = {}
         assert step is not None
         return step
@@ -272,6 +280,7 @@ class _Placement:
         length, writer = fold.length, self.values.writer
         operands_of: dict[Operation, set[int]] = defaultdict(set)
         for number in range(len(order)):
+            # a fold reads `length` versions of each operand, operand by operand; -1 is a user's input
             for version in fold.versions[number * length : (number + 1) * length]:
                 if version >= 0:
                     operands_of[writer[version]].add(number)

@@ -122,7 +122,8 @@ def _find_direct(values: ProgramValues, fold: Operation) -> None:
             and (length == 1 or operand_versions == list(range(first, first + length)))
             and values.is_only_reader(first, length, fold)
         ):  # fmt: skip
-            candidates.append(DirectOperand(first - writer.first, length, fold, writer, cell))
+            offset = first - writer.first
+            candidates.append(DirectOperand(offset, count=length, fold=fold, receive=writer, cell=cell))
         else:
             other_cells.append(cell)
             stored_writers.update([writers[version] for version in operand_versions if version >= 0])
@@ -145,7 +146,9 @@ def _find_direct(values: ProgramValues, fold: Operation) -> None:
             other_cells.append(operand.cell)
     if len(other_cells) < len(operand_spans):
         stored_operands = sorted(other_cells, key=lambda cell: cell != result)  # the result's own cell first
-        fold.fold_stretches = [FoldStretch(fold, 0, length, result, stored_operands, chain=[])]
+        fold.fold_stretches = [
+            FoldStretch(fold, offset=0, count=length, cell=result, stored_operands=stored_operands, chain=[])
+        ]
 
 
 def waits_through_joins(operation: Operation) -> Iterable[Operation]:
@@ -180,9 +183,12 @@ def _cut_fold(fold: Operation, cuts: set[int], stored_operands: list[int]) -> li
     """Return the stretches of a fold between these cuts."""
     edges = sorted(cuts | {0, fold.length})
     return [
-        FoldStretch(fold, low, high - low, _first_cell(fold) + low, [cell + low for cell in stored_operands], chain=[])
+        FoldStretch(
+            fold, offset=low, count=high - low, cell=_first_cell(fold) + low,
+            stored_operands=[cell + low for cell in stored_operands], chain=[],
+        )
         for low, high in pairwise(edges)
-    ]
+    ]  # fmt: skip
 
 
 def _find_beginning(intervals: Sequence[Interval], offset: int) -> Interval | None:
@@ -211,11 +217,11 @@ def _cut_message(
         src, dst = source_cells.cell_at(low), target_cells.cell_at(low)
         if current is not None:
             stretch = _find_beginning(current.fold.fold_stretches, low - current.offset)
-            segments.append(Segment(send, receive, low, high - low, src, dst, stretch))
+            segments.append(Segment(send, receive, low, count=high - low, src=src, dst=dst, fold_stretch=stretch))
             continue
         for offset in range(low, high, max_chunks):
             count, shift = min(max_chunks, high - offset), offset - low
-            segments.append(Segment(send, receive, offset, count, src + shift, dst + shift))
+            segments.append(Segment(send, receive, offset, count, src=src + shift, dst=dst + shift))
     return segments
 
 

@@ -83,8 +83,8 @@ class Arranged:
         self.places, self.block = places, block
 
     def steps(self, rank: int, steps: Sequence[StreamStep], in_place: bool) -> list[StreamStep]:
-        """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer: a rank's
-        own block arrives first."""
+        """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer, where
+        that of rank 0 is already: a rank's own block arrives first."""
         own_fold = StreamStep(
             FOLD, peers=(), moves=(), into=(OUTPUT, 0), operands=((OUTPUT, rank * self.block),), size=self.block
         )

@@ -129,7 +129,10 @@ def atoms(program: Program) -> Atoms:
     np.maximum.at(sizes[:, SCRATCH], region_rank, first + reach)
     length = place_of_point[program.part_end] - begin
     stride = np.zeros_like(length)  # pieces have no addresses here
-    layout = BufferLayout(count, place_of_point, program.base_buffer[base], offset[base] + begin, length, stride, sizes)
+    layout = BufferLayout(
+        unit=count, at=place_of_point, buffer=program.base_buffer[base], begin=offset[base] + begin, length=length,
+        stride=stride, sizes=sizes,
+    )  # fmt: skip
     shared = np.zeros(0, bool)
     if len(regions):
         rank_and_slot = regions[:, :2]

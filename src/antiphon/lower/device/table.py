@@ -184,6 +184,7 @@ class _Finish:
         program, place_of_point = self.program, self.addresses.layout.at
         by_stream = dict[int, list[_Division]]()
         for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
+            # from the line to the output, in atoms (`count` per unit of the line)
             base = int(program.base_shift[program.finish_base[row]]) * self.addresses.count
             low, high = (
                 base + int(place_of_point[points[row]]) for points in (program.finish_begin, program.finish_end)
@@ -197,33 +198,33 @@ class _Finish:
 
 def _stretches_written(rank: int, step: StreamStep) -> list[tuple[int, Place, int]]:
     """Return the stretches that a step of a rank writes: rank, place and size."""
-    out = [(rank if step.kind == GET else move.peer, move.target, move.size) for move in step.moves]
+    stretches = [(rank if step.kind == GET else move.peer, move.target, move.size) for move in step.moves]
     if step.kind == FOLD:
-        out.append((rank, step.into, step.size))
+        stretches.append((rank, step.into, step.size))
     if step.kind in (SWITCH, SPREAD):
-        out += [(peer, step.into, step.size) for peer in step.peers]
-    return out
+        stretches += [(peer, step.into, step.size) for peer in step.peers]
+    return stretches
 
 
 def _last_writers(writes: Sequence[_Write], low: int, high: int) -> list[_Write]:
     """Return the stretches that low..high (atoms of the output) consists of, each with the stream that writes it last;
     0 if none does.
 
-    Two streams never write at one place, as their steps would need an order.
+    Two streams never write at one place, as their steps would need an order: so each atom has one stream, or none.
     """
     overlaps = [
         (max(begin, low), min(end, high), stream) for stream, begin, end in writes if begin < high and end > low
     ]
-    out: list[_Write] = []
+    intervals: list[_Write] = []
     done = low
     # Sweep from `low` to `high`; gaps between writes go to stream 0.
     for begin, end, stream in sorted(overlaps):
         if begin > done:
-            out.append(_Write(0, done, begin))
+            intervals.append(_Write(0, done, begin))
         if end > done:
-            out.append(_Write(stream, max(begin, done), end))
+            intervals.append(_Write(stream, max(begin, done), end))
             done = end
-    return out if done >= high else [*out, _Write(0, done, high)]
+    return intervals if done >= high else [*intervals, _Write(0, done, high)]
 
 
 class _Writer:
@@ -267,7 +268,7 @@ class _Writer:
         return Table(
             words=self._encode_blocks(blocks),
             streams=len(streams),
-            sliced=not self.addresses.shared.any(),
+            sliced=not self.addresses.shared.any(),  # shared: slots of scratch with data of several places
             packets=self.boxes is not None,
         )
 

@@ -139,7 +139,7 @@ class Code:
     slots: int = 0  # of a connection; 0: no limit
     start: list[int] = field(default_factory=list)  # the initial value of each semaphore
     independent_ranks: bool = False
-    message_chunks: int = 1  # so many chunks of an instruction travel as one message, even where they are largest
+    message_chunks: int = 1  # chunks of an instruction that travel as one message, however large chunks are
     semaphore_names: list[str] = field(default_factory=list)  # in the file
     # (earlier, later): the runtime relies on this order of the two in every run
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)

@@ -143,6 +143,7 @@ def execute(code: Code, seed: int | None = 0, *, delayed: Spot | None = None, un
     """
     random = Random(seed or 0)
     simulation = _Simulation(code, CodeCase.of(code, random), random if seed is not None else None)
+    # with a delay one at a time, so that `run` sees each instruction before it and `until` right after it
     max_turns = 1 if seed is None or delayed is not None else _MAX_TURNS[seed % len(_MAX_TURNS)]
     return simulation.run(max_turns, delayed, until)
 

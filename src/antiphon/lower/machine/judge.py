@@ -196,11 +196,11 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
         np.unique(accesses.row[far_rows] * code.collective.ranks + owner[far_rows])
         for far_rows in _split_rows(remote, ahead[accesses.row[remote]])
     )
-    line, place = happens_before.lines
+    line, position = happens_before.lines
     rows, ranks = plain_keys // code.collective.ranks, plain_keys % code.collective.ranks
     # rows of one line that access one rank, in the order of the line
     group = line[rows] * code.collective.ranks + ranks
-    order = np.lexsort((place[rows], group))
+    order = np.lexsort((position[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
     is_first = run_starts(group)  # of the rows of a line that access one rank
     for row, rank in _find_unknown(happens_before, rank_of, rows[is_first], ranks[is_first], before=True):
@@ -212,7 +212,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
         )
     if not len(ahead_keys):
         return None
-    ends = _line_ends(line, place)
+    ends = _line_ends(line, position)
     heard_from = _collect_heard(happens_before, rank_of, set(ends.tolist()), before=True)
     heard_at_end: dict[int, int] = defaultdict(int)  # per rank, the ranks that it has heard from in the end, as bits
     for row in ends.tolist():
@@ -257,9 +257,9 @@ def _split_rows(rows: Longs, mask: Bools) -> tuple[Longs, Longs]:
     return rows[~mask], rows[mask]
 
 
-def _line_ends(line: Longs, place: Longs) -> Longs:
+def _line_ends(line: Longs, position: Longs) -> Longs:
     """Return the rows with which lines end."""
-    order = np.lexsort((place, line))
+    order = np.lexsort((position, line))
     last_rows: Longs = order[np.append(run_starts(line[order])[1:], True)[: len(order)]]
     return last_rows
 
@@ -278,15 +278,15 @@ def _find_unknown(
     own_rows, far_rows = happens_before.dst, happens_before.src
     if not before:
         own_rows, far_rows = far_rows, own_rows
-    line, place = happens_before.lines
+    line, position = happens_before.lines
     key = line[own_rows] * key_base + rank_of[flat.block[far_rows]]
-    order = np.lexsort((place[own_rows] if before else -place[own_rows], key))
+    order = np.lexsort((position[own_rows] if before else -position[own_rows], key))
     keys, first_of_key = np.unique(key[order], return_index=True)  # the first edge of a line and a far rank
     asked_keys = line[rows] * key_base + ranks
     key_index = np.searchsorted(keys, asked_keys)
     is_direct = np.append(keys, -1)[key_index] == asked_keys  # the -1 is for keys above all others
-    soonest = place[own_rows][order][first_of_key[key_index[is_direct]]]
-    is_direct[is_direct] = soonest <= place[rows][is_direct] if before else soonest >= place[rows][is_direct]
+    soonest = position[own_rows][order][first_of_key[key_index[is_direct]]]
+    is_direct[is_direct] = soonest <= position[rows][is_direct] if before else soonest >= position[rows][is_direct]
     if is_direct.all():
         return
     heard_from = _collect_heard(happens_before, rank_of, set(rows[~is_direct].tolist()), before=before)

@@ -48,7 +48,8 @@ class Flat:
 
     @staticmethod
     def of(code: Code, order: Sequence[int] | Longs) -> Flat:
-        ptr = code.begin
+        """Return the rows of a code. `order`: all rows in the order of one complete run."""
+        ptr = code.begin  # first row of each block, and their number
         when = np.empty(len(order), np.int64)
         when[np.asarray(order, np.int64)] = np.arange(len(order))
         return Flat(ptr, np.repeat(np.arange(len(code.blocks)), np.diff(ptr)), when)
@@ -79,7 +80,7 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
     for put, take in zip(puts, takes, strict=True):
         src += put[: len(take)]
         dst += take[: len(put)]
-        if code.slots:
+        if code.slots:  # 0: queues without limit
             src += take[: max(len(put) - code.slots, 0)]
             dst += put[code.slots :][: len(take)]
         unpaired = put[len(take) :] + take[len(put) :]

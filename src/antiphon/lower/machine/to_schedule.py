@@ -132,6 +132,7 @@ class _Replay:
                 value = [self._receive_version(version, rank, step) for version in message]
             for cell in instruction.read:
                 operand = self._move_remote(block, self.cells[cell : cell + instruction.count], self.owner[cell], rank)
+                # The operand is the first term: where both terms lie in slots that may be reused, the sum takes its.
                 value = (
                     operand
                     if value is None

@@ -192,7 +192,7 @@ class _Places:
         operands = concat_ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
         operands = operands[layout.buffer[operands] == SCRATCH]
         read = self.first[program.rank[program.part_op[operands]]] + layout.begin[operands]
-        # May grow below: a stretch is data as a whole or not at all.
+        # More chunks may become data below: a stretch is data as a whole or not at all.
         self.is_data = self._needed_as_data(program, layout)
         self._unify_stretches(_long_slices(arrival, size), _long_slices(read, layout.length[operands]))
         self.data_before = np.concatenate([[0], np.cumsum(self.is_data)])
@@ -219,6 +219,7 @@ class _Places:
         Single chunks, by far the most, need nothing.
         """
         for chunks in read:
+            # A step reads the packets of an operand from consecutive slots.
             if (np.diff(self.slot_of[chunks]) != 1).any():
                 self.is_data[chunks] = True
         # Repeat to a fixed point: data in one stretch may force an overlapping one to be data.
@@ -229,7 +230,7 @@ class _Places:
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """Return the slot of each chunk that is stored as packets only; -1 for others."""
-        # The last entry, behind all scratch, stands for users' buffers.
+        # The last entry, behind all scratch, stands for users' buffers; its slot is -1.
         chunk = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.is_data) - 1)
         return np.where(self.is_data[chunk], -1, self.slot_of[chunk])
 

@@ -256,10 +256,11 @@ class OneSided:
         send, receive = program.pairs
         # Per message.
         self.receive = receive.tolist()
+        # farther: a chain of messages by way of other ranks can stand for a credit; switches drop messages of chains.
         credit = find_credits(program, farther=not self.switched.switches)
         # Messages before which the receiver must signal that its place is free.
         self.needs_credit: Bools = credit | self.switched.signal_only[send]
-        self.credit = self.needs_credit.tolist()
+        self.credit = self.needs_credit.tolist()  # the same, for quick access to single messages
         self.signal_only = self.switched.signal_only[send].tolist()
         # Per operation: operation r waits for wait[wait_ptr[r]:wait_ptr[r + 1]], and has the parts ptr[r] to
         # ptr[r + 1] - 1, with these places and lengths. The first part of a fold is its result.
@@ -282,8 +283,8 @@ class _Turn:
     """The work of a rank in one step of a stream."""
 
     moves: list[StreamMove] = field(default_factory=list)
-    to: list[int] = field(default_factory=list)  # ranks that it puts to
-    awaited: list[int] = field(default_factory=list)  # ranks that put to it
+    to: list[int] = field(default_factory=list)  # ranks that it signals once it, or a switch, has put its data there
+    awaited: list[int] = field(default_factory=list)  # ranks whose such signals it waits for
     needs_credit: list[int] = field(default_factory=list)  # ranks whose credit it needs first
     credits: list[int] = field(default_factory=list)  # ranks that it gives a credit
     after: set[int] = field(default_factory=set)  # operations (rows of the program) to be done before these credits
@@ -335,6 +336,7 @@ class _PutWork:
         stream_of_message, step = stream[send], program.when[send] // 2
         source, target = program.rank[send], program.peer[send]
         order = np.lexsort((target, source, step, stream_of_message))
+        # Without messages that a switch replaces and messages without data.
         order = order[~(work.switched.dropped[send] | work.moves.empty)[order]]
         columns = np.stack([column[order] for column in (stream_of_message, step, source, target)])
         begins_group = np.ones(len(order), bool)
@@ -348,7 +350,7 @@ class _PutWork:
         self.groups = list(map(_Group, *(column.tolist() for column in (*groups, is_first, credit_needed))))
         _, _, *sources_and_targets = groups
         ranks_of_groups = np.stack(sources_and_targets, axis=1).ravel()  # source and target of each group in turn
-        by_rank = np.argsort(ranks_of_groups, kind="stable")
+        by_rank = np.argsort(ranks_of_groups, kind="stable")  # entries 2 g and 2 g + 1 are of group g
         self.of_rank, self.rank_ptr = (by_rank // 2).tolist(), pointers(ranks_of_groups, program.ranks)
 
     def steps(self, rank: int) -> list[list[StreamStep]]:
@@ -378,6 +380,7 @@ class _PutWork:
         A message that a switch multicasts is no put, but a credit before it and a signal after it: the credit says that
         the receiver's place is free and that its operand of the sum is there.
         """
+        # moves(message): the moves of a message that this rank sends.
         work, signal_only, moves = self.work, self.work.signal_only, self.work.moves.of(rank)
         for number in self.of_rank[self.rank_ptr[rank] : self.rank_ptr[rank + 1]]:
             group, messages = self.groups[number], self.messages[self.first[number] : self.first[number + 1]]
@@ -404,6 +407,8 @@ class _PutWork:
         work = self.work
         for message in messages:
             receive = work.receive[message]
+            # What the receive waits for; and, if a switch also reads this rank's operand (the send into the reduction
+            # that it replaces), what that send waits for.
             for row in {receive, work.switched.send_of.get(receive, receive)}:
                 turn.after.update(work.wait[work.wait_ptr[row] : work.wait_ptr[row + 1]])
 

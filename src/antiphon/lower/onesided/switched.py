@@ -289,6 +289,7 @@ class _Finder:
         step_of_switch = np.array([switch.step for switch in self.switched.switches])
         rank_of_switch = np.array([switch.rank for switch in self.switched.switches])
         # Per operation the step in which it takes place, by itself or by a switch.
+        # (-1, no switch, takes the last entry of an array of switches; each use below excludes it.)
         step = np.where(switch_of >= 0, step_of_switch[switch_of], program.when // 2)
         waiter, awaited = program.wait_op, program.wait  # per dependency
         differ = switch_of[waiter] != switch_of[awaited]

@@ -44,7 +44,7 @@ from antiphon.planners.shared.groups import (
     parse_fanins,
     parse_groups,
     plan_chains,
-    reverse_parts,
+    reverse_placements,
     units_per_seat,
 )
 from antiphon.planners.shared.routing import are_joined
@@ -153,14 +153,16 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         block_spans = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
         exchange_spans = Spans.side_by_side(np.full(len(groups.subgroups), units))
     allgathers = _chain_exchanges(list_exchanges(groups, exchange_spans), seats, direction)
-    reducescatters = [] if kind == "allgather" else reverse_parts(allgathers)
+    reducescatters = [] if kind == "allgather" else reverse_placements(allgathers)
     placements = [*reducescatters, *(delay_after(allgathers, reducescatters) if kind != "reducescatter" else [])]
+    # with blocks of equal weight, as in all parts of a schedule; `finish_schedule` restores the weights
     return assemble_parts(placements, collective_among(collective, kind), block_spans)
 
 
 def _chain_exchanges(gathers: Sequence[SeatExchange], seats: Seats, direction: str) -> list[Placement]:
     """Plan every exchange; each starts as soon as the exchange that brings its data is done."""
-    # by path of an exchange, the step at which it is done; the outermost exchanges have the path () before them
+    # by path of an exchange (sizes at the levels down to its own), the step at which it is done; the outermost
+    # exchanges have the path () before them
     end_step: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:

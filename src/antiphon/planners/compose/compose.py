@@ -115,6 +115,7 @@ def _pipeline_plans(
     """
     if nbytes is None:
         for plan in plans:
+            # the first number is 1: only plans for a great rate that pieces make faster are pipelined
             numbers = PIECE_NUMBERS if plan.aim == "rate" and plan.pipelined < plan.unpipelined else PIECE_NUMBERS[:1]
             yield from plan.in_pieces(numbers if pieces is None else (pieces,), ends or 0, search)
         return
@@ -142,8 +143,9 @@ class _Search:
 
     `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option: whether data is divided
     among all rotations of the levels. `undivided`: the option. `first_error`: the first reason why a split failed.
-    `all_examined`: whether all splits within the effort were examined. `built`: by the mark that equal plans share,
-    the built schedules. `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of
+    `given_options`: the options `inside` and `turn`, for provenance. `all_examined`: whether all splits within the
+    effort were examined for the first aim; later aims see the same. `built`: by the mark that equal plans share, the
+    built schedules. `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of
     groups on the machine, and on the machine with all links reversed.
     """
 
@@ -162,7 +164,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.forward = GroupPlanner(self.request, self.names)
         reversed_request = replace(self.request, topology=reverse(self.request.topology))
-        self.backward = GroupPlanner(reversed_request, self.names, self.forward)
+        self.backward = GroupPlanner(reversed_request, self.names, mirror=self.forward)  # shares groups and plans
 
     def stage_split(self, split: Split, aim: str, undivided: int = 1) -> StagedPlan:
         """Stage the collective by a split, with the plans for groups that are best at the aim."""
@@ -187,7 +189,8 @@ class _Search:
     def spent(self) -> bool:
         """Whether the effort is spent, during the first pass over the splits."""
         effort = EFFORT if self.request.effort is None else self.request.effort
-        return self.forward.tried + self.backward.tried >= effort and not self.all_examined
+        planned = self.forward.tried + self.backward.tried  # sets of isomorphic groups, counted per collective
+        return planned >= effort and not self.all_examined
 
     @staticmethod
     def from_options(
@@ -236,8 +239,7 @@ class _BuiltPlan:
         sizes = pipeline.choose_sizes(nbytes, pieces, ends)
         if sizes is None:
             return None
-        schedule, sizes = pipeline.to_schedule(sizes)
-        return self._with_options(schedule, sizes.pieces, len(sizes.before), search)
+        return self._with_options(pipeline.to_schedule(sizes), sizes.pieces, len(sizes.before), search)
 
     def in_pieces(self, piece_numbers: Sequence[int], ends: int, search: _Search) -> Iterator[Schedule]:
         """Yield the schedule in each of these numbers of pieces that allows as many end parts."""
@@ -249,7 +251,7 @@ class _BuiltPlan:
         for pieces in piece_numbers:
             sizes = pipeline.sizes_with_ends(pieces, ends)
             if sizes is not None:
-                yield self._with_options(pipeline.to_schedule(sizes)[0], pieces, ends, search)
+                yield self._with_options(pipeline.to_schedule(sizes), pieces, ends, search)
 
     def _make_pipeline(self, search: _Search) -> Pipeline:
         """Prepare the schedule for pipelining, on the machine with the profile's figures."""
@@ -322,7 +324,12 @@ def _for_size(ranked: Sequence[tuple[str, RotatedPlan]], search: _Search) -> Seq
     nbytes = search.request.nbytes
     if nbytes is None or not search.large or not ranked:
         return ranked
-    return [min(ranked, key=lambda entry: entry[1].seconds(nbytes))]
+
+    def seconds_of(aim_and_plan: tuple[str, RotatedPlan]) -> float:
+        _, plan = aim_and_plan
+        return plan.seconds(nbytes)
+
+    return [min(ranked, key=seconds_of)]
 
 
 def _best_of(search: _Search, aim: str, ranked: Sequence[RotatedPlan]) -> list[_BuiltPlan]:
@@ -370,8 +377,8 @@ def _compute_times(schedule: Schedule, topology: Topology, plan: RotatedPlan, ai
     rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
     first = plan.staged_plans[0]
     return _BuiltPlan(
-        schedule, aim, first.split, plan.shares, first.descriptions, unpipelined, 1 / rate if rate else Fraction(0),
-        first.undivided,
+        schedule, aim, first.split, plan.shares, levels=first.descriptions, unpipelined=unpipelined,
+        pipelined=1 / rate if rate else Fraction(0), undivided=first.undivided,
     )  # fmt: skip
 
 

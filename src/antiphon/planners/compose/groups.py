@@ -154,9 +154,11 @@ def _plan_shared(request: Request, names: Sequence[str], best_rate: Fraction) ->
     """
     topology, collective = strip_abilities(request.topology), request.collective
     search = JointSearch(topology, collective, needs_of(collective))
-    if best_rate * search.offer_simple_witnesses() >= collective.buffer_weight:
+    # a lower bound on the seconds if a unit of weight is a byte; then nbytes is `buffer_weight`
+    least_time = search.offer_simple_witnesses()
+    if best_rate * least_time >= collective.buffer_weight:
         return []
-    loads = search.find_loads(SHORT_ROUTE_WEIGHT)
+    loads = search.find_loads(SHORT_ROUTE_WEIGHT)  # [group, link]
     if loads is None:
         raise Unsupported(
             f"planner groups: {len(collective.groups)} groups on {topology.links} links are too many for one linear "
@@ -208,20 +210,20 @@ def _own_machine(topology: Topology, group: Collective, loads: Floats, number: i
             share = _share(float(loads[number, limited].sum() / total[limited].sum()))
             limits.append(SharedLimit(limit.name, tuple(own_links), limit.bandwidth * share))
     machine = Topology(
-        topology.name, len(ranks), len(all_nodes) - len(ranks), new_number[src], new_number[dst],
-        np.array([types[kind] for kind in kinds], np.int32),
-        tuple(replace(topology.types[i], bandwidth=topology.types[i].bandwidth * share) for i, share in types),
-        tuple(limits),
+        topology.name, len(ranks), switches=len(all_nodes) - len(ranks), link_src=new_number[src],
+        link_dst=new_number[dst], link_type=np.array([types[kind] for kind in kinds], np.int32),
+        types=tuple(replace(topology.types[i], bandwidth=topology.types[i].bandwidth * share) for i, share in types),
+        limits=tuple(limits),
     )  # fmt: skip
     return machine, ranks, used.astype(np.int32)
 
 
 def _share(fraction: float) -> Fraction:
     """Return a share of a link as a fraction with a small denominator, so that shares of groups sum to at most 1."""
-    near = Fraction(fraction).limit_denominator(MAX_DENOMINATOR)
-    return near if near and abs(float(near) - fraction) < MIN_SHARE else Fraction(
-        max(int(fraction * FINE_DENOMINATOR), 1), FINE_DENOMINATOR
-    )  # fmt: skip
+    nearest = Fraction(fraction).limit_denominator(MAX_DENOMINATOR)
+    if nearest and abs(float(nearest) - fraction) < MIN_SHARE:
+        return nearest
+    return Fraction(max(int(fraction * FINE_DENOMINATOR), 1), FINE_DENOMINATOR)
 
 
 def _with_all_routes(schedule: Schedule, machine: Topology) -> Schedule:

@@ -262,6 +262,7 @@ def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
     # drop switches that other ranks may need, if the group stays connected without them
     needed_outside = _others_need(topology, ranks)[np.array(allocation.nodes, np.int64)]
     if needed_outside.any():
+        # links have the same numbers in `machine` as in the allocation's topology, as `relabel` renumbers nodes only
         leads_out = np.flatnonzero(
             needed_outside[allocation.topology.link_src] | needed_outside[allocation.topology.link_dst]
         )
@@ -315,9 +316,9 @@ def _canonical_nodes(machine: Topology) -> tuple[Longs, str]:
 
 def _map_links(first: _Group, other: _Group) -> Ints:
     """Return the whole machine's links in `other` that correspond to those of `first`."""
-    out = np.empty(len(first.order), np.int32)
-    out[first.order] = other.links[other.order]
-    return out
+    corresponding_links = np.empty(len(first.order), np.int32)
+    corresponding_links[first.order] = other.links[other.order]
+    return corresponding_links
 
 
 def _is_connected(machine: Topology) -> bool:

@@ -100,6 +100,7 @@ def _balance_shares(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
         return [Fraction(1, count)] * count
     from scipy.optimize import linprog
 
+    # variables: the shares, then the largest load, which is minimized and bounds the load of every level
     table = np.array([[float(x) for x in row] for row in loads])
     table /= table.max()
     rows = np.hstack([table.T, -np.ones((count, 1))])

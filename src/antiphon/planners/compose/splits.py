@@ -7,7 +7,7 @@ Input is a machine and the members of a collective; output are splits (split.py)
     rotations   for equal groups the levels may be exchanged: 4 boxes of 8 GPUs is also 8 rails of 4 GPUs
 
 Any subset of these levels is a split, too: few levels give few steps, many levels fit the widths of links better.
-`find_splits` lists the distinct ones, the deepest first.
+`find_splits` lists the distinct ones: those by places, then those by links.
 
 Example: 2 hosts x 2 sockets x 4 GPUs. Splits: 2 x 2 x 4, 2 x 8 (hosts only), 4 x 4 (sockets only).
 """
@@ -24,7 +24,7 @@ from antiphon.core.topology import Topology
 from antiphon.planners.compose.split import Split
 from antiphon.planners.shared.groups import Groups, groups_at, nest_by_labels, parse_fanins, parse_groups
 
-MOST_LEVELS = 5  # levels of places that are distinguished
+MOST_LEVELS = 5  # partitions by places, and partitions by links, that are considered, those of one group included
 
 
 def parse_split(text: str, members: Sequence[int]) -> Split:
@@ -44,10 +44,10 @@ def fans_of(groups: Groups) -> list[int]:
 
 
 def find_splits(topology: Topology, members: Sequence[int]) -> list[Split]:
-    """Return the distinct splits with two levels or more, the one with the most levels first."""
+    """Return the distinct splits with two levels or more: first by places, then by links; of either, those of the most
+    partitions first."""
     distinct: dict[tuple[str, bytes], Split] = {}  # by groups and order of the ranks
     for partitions in (_by_places(topology, members), _by_links(topology, members)):
-        # More levels first, so that the deepest variant of equal splits is kept.
         for count in range(len(partitions), 0, -1):
             for subset in combinations(partitions, count):
                 split = _nest_groups(subset, members)

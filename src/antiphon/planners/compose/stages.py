@@ -45,7 +45,7 @@ from antiphon.planners.shared.groups import (
     SeatExchange,
     delay_after,
     find_stretches,
-    reverse_parts,
+    reverse_placements,
     units_per_seat,
 )
 from antiphon.planners.shared.reach import suggest_planners
@@ -153,7 +153,10 @@ class StagedPlan:
         for stage in self.stages:
             key = stage.level, stage.separate
             seconds[key] = seconds.get(key, Fraction(0)) + stage.pipelined
-        return {level: max(load for (at, _), load in seconds.items() if at == level) for level, _ in seconds}
+        loads: dict[int, Fraction] = {}
+        for (level, _), load in seconds.items():
+            loads[level] = max(loads.get(level, load), load)
+        return loads
 
     @property
     def cost(self) -> StagesCost:
@@ -257,7 +260,7 @@ class _Timeline:
     def run_backwards(self) -> _Timeline:
         """Return what is planned on the reversed machine, run backwards on the machine."""
         stages = [replace(stage, backwards=True) for stage in self.stages[::-1]]
-        return _Timeline(stages, reverse_parts(self.placements))
+        return _Timeline(stages, reverse_placements(self.placements))
 
     def to_plan(self, split: Split, where: Spans, undivided: int = 1) -> StagedPlan:
         """Return a plan of these stages. `where`: the spans of the blocks of the collective."""
@@ -275,7 +278,7 @@ def _plan_exchanges(planner: StagePlanner, exchanges: Sequence[SeatExchange], li
     timeline = _Timeline()
     # by the path of an exchange, the first step after it; exchanges without one before them start at 0
     stop: dict[tuple[tuple[int, ...], ...], int] = {}
-    for exchange in exchanges:
+    for exchange in exchanges:  # outer levels first
         stage = planner.plan_exchange(exchange, line)
         outer_path = exchange.path[:-1]  # the exchange that brought the data to the groups of this one
         start = stop.get(outer_path, 0)
@@ -355,10 +358,10 @@ def _stage_undivided(split: Split, forward: StagePlanner, backward: StagePlanner
     _, inner_size = outer_levels[-1]
     seats = np.arange(size)
     by_number = np.argsort(seats % inner_size, kind="stable")
-    held = Spans.of(seats[by_number] % inner_size, by_number * units, (by_number + 1) * units, inner_size)
+    held = Spans.of(seats[by_number] % inner_size, by_number * units, (by_number + 1) * units, owners=inner_size)
     timeline = _plan_exchanges(backward, inner, line).run_backwards()
     for level, (fan, stride) in enumerate(outer_levels):
-        # groups of the seats that differ only in their digit on this level
+        # groups of the seats that differ only in their digit on this level (`_level_strides`)
         first_seats = _seats_of_digit_zero(size, fan, stride)
         groups = first_seats[:, None] + np.arange(fan) * stride
         where = held.take(first_seats % inner_size)
@@ -391,9 +394,10 @@ class _TwoLevelBroadcast:
 
     def __init__(self, collective: Collective, split: Split, forward: StagePlanner) -> None:
         self.forward = forward
-        groups = Groups.of_parts([Groups.ring(group.size) for group in split.groups.subgroups])
+        # two levels: the split's outermost groups, and the single ranks in each
+        groups = Groups.of_subgroups([Groups.ring(group.size) for group in split.groups.subgroups])
         self.subgroups = groups.subgroups
-        self.starts = np.array(groups.part_starts())
+        self.starts = np.array(groups.subgroup_starts())
         self.sizes = np.array([group.size for group in groups.subgroups])
         root_seat = int(np.flatnonzero(split.seating == collective.roots[0])[0])
         self.home = int(np.searchsorted(self.starts, root_seat, side="right")) - 1
@@ -401,7 +405,7 @@ class _TwoLevelBroadcast:
         # to deal out the root's share, each share must be divisible by the number of the others in its group
         receivers = int(self.sizes[self.home]) - 1
         shortest_line = groups.size * units_per_seat(groups)
-        self.can_deal = receivers > 1 and shortest_line * receivers < MOST_WHOLE
+        self.can_deal = receivers > 1 and shortest_line * receivers < MOST_WHOLE  # else positions could overflow
         self.line = shortest_line * receivers if self.can_deal else shortest_line
 
     def plan_outer(self) -> Stage:
@@ -410,7 +414,8 @@ class _TwoLevelBroadcast:
         A stretch is an interval of the data that one rank of each group holds.
         """
         edges, scale = find_stretches(self.subgroups)  # borders of stretches, where all data have length `scale`
-        holders = self.starts + edges[:-1, None] * self.sizes // scale  # [stretch, group] -> seat
+        # [stretch, group] -> seat: of a group of n ranks, the one whose n-th of the data the stretch is in
+        holders = self.starts + edges[:-1, None] * self.sizes // scale
         stretches = _cut_line(self.line, edges * (self.line // scale))
         target = Collective("broadcast", len(self.sizes), roots=(self.home,))
         return self.forward.plan_stage(0, holders, stretches, target, self.line)
@@ -487,7 +492,10 @@ def _deal_from_root(planner: StagePlanner, seats: Longs, root_index: int, line: 
 
 
 def _as_broadcast(placement: Placement) -> Placement:
-    """Return a scatter as the first part of a broadcast: run backwards, its root reduces the data that arrive."""
+    """Return a scatter as the first part of a broadcast: run backwards, its root reduces the data that arrive.
+
+    The blocks of the scatter, side by side, are the one block of the broadcast.
+    """
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     blocks, line = Spans.side_by_side(collective.weights), _whole_line(int(collective.weights.sum()))
@@ -531,7 +539,8 @@ def _stage_alltoall(collective: Collective, split: Split, forward: StagePlanner,
         # the owners are the blocks of the groups' alltoalls, group by group: by destination, then by sender
         owner = (group * fan + target_digit) * fan + digit
         by_owner = np.argsort(owner, kind="stable")
-        where = Spans.of(owner[by_owner], by_owner, by_owner + 1, len(first_seats) * fan * fan)
+        # block i of the alltoall is the interval from i to i + 1 of the line
+        where = Spans.of(owner[by_owner], by_owner, by_owner + 1, owners=len(first_seats) * fan * fan)
         groups = first_seats[:, None] + np.arange(fan) * stride
         timeline.append_stages(forward.plan_stage(level, groups, where, Collective("alltoall", fan), size * size))
         holder = group_base + target_digit * stride

@@ -101,6 +101,7 @@ def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pi
     if collective.kind == "allreduce":
         return _plan_allreduce(topology, collective, nbytes, pieces)
     # where switches multicast or reduce, only the reversed machine has the abilities that the dual needs
+    # opposite: per link its opposite, if the machine is its own reverse; None: it is planned on the reversed machine
     machine, opposite = (reverse(topology), None) if topology.abilities else machine_for_dual(topology)
     spread = _plan_spread(machine, dual(collective).collective, nbytes, pieces)
     return spread._replace(schedule=invert(spread.schedule, opposite))

@@ -52,7 +52,7 @@ def schedule_paths(
     """Return the schedule of these paths and all their images. O(rows log rows)."""
     pattern = _make_pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
-    # images of nodes and of links by [symmetry, number]; -1 stays -1
+    # images of nodes and of links by [symmetry, number], which `group` numbers behind the nodes; -1 (no link) stays -1
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
     chunk_count, rows = len(pattern.counts), len(pattern.chunk)
     block = _image_blocks(node, pattern, blocks)

@@ -153,6 +153,7 @@ class _FlowDecomposition:
             if int(self.topology.link_dst[link]) < self.topology.ranks:
                 hops.append(tuple(hop))
                 hop = []
+        # a root that sends has single ranks as ends; only senders may be sets of holders
         pair = ((demand.root,), end[0]) if demand.out else (end, demand.root)
         return Path(pair, tuple(hops), amount)
 

@@ -78,7 +78,9 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
             "parts": [run.part_count for run in runs],
             "paces": [run.pace for run in runs],
         }
-        options = {"parts": runs[0].part_count, "pace": runs[0].pace}  # of an allreduce: those of its first half
+        # where the halves of an allreduce differ, an option is left out: only a search for each half finds both
+        chosen: dict[str, set[Any]] = {"parts": {run.part_count for run in runs}, "pace": {run.pace for run in runs}}
+        options = {name: values.pop() for name, values in chosen.items() if len(values) == 1}
         stated_bound = {} if lower_bound is None else {"bound": lower_bound.plan_json()}
         made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated_bound}
         yield replace(schedule, provenance=made_by)

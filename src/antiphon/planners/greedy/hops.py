@@ -75,6 +75,7 @@ def hops_of(topology: Topology) -> Hops:
     ([0, 2, 0, 1], [1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 2, 1])
     """
     resources = topology.resources
+    # of links, then shared limits: resources of a class have equal capacity
     capacity = np.array([float(c) for c in resources.capacity])[resources.class_of]
     # the width of a link: its own capacity, or that of a narrower shared limit
     link_width = capacity[: topology.links].copy()
@@ -131,7 +132,7 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
     resources = topology.resources
     link = routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
-    index, resource = resources.with_limits(link)
+    index, resource = resources.with_limits(link)  # link[index[i]] loads resource[i]: the link itself, or its limit
     # as (hop, resource) in one number: unique, since a path may cross a shared limit twice
     pair = np.unique(owner[index] * (len(resources.class_of) + 1) + resource)
     return pair % (len(resources.class_of) + 1), pointers(pair // (len(resources.class_of) + 1), len(routes))
@@ -188,14 +189,15 @@ def _hops_through_switches(topology: Topology, link_width: Floats, usable_links:
     """Return senders, receivers and paths of hops: for every pair of ranks, of the widest by end links the shortest."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    out = _ports_of(usable_links[(src[usable_links] < ranks) & (dst[usable_links] >= ranks)], src, ranks)
-    into = _ports_of(usable_links[(src[usable_links] >= ranks) & (dst[usable_links] < ranks)], dst, ranks)
+    # [rank, port]: links from each rank to switches, and from switches to it; -1: it has no more ports
+    ports_out = _ports_of(usable_links[(src[usable_links] < ranks) & (dst[usable_links] >= ranks)], src, ranks)
+    ports_in = _ports_of(usable_links[(src[usable_links] >= ranks) & (dst[usable_links] < ranks)], dst, ranks)
     distance, switch_links = _switch_distances(topology, usable_links)
     # (width, length) -> by shift, arrays of two rows: the first and the last link of every hop
     hops_by_kind: dict[tuple[float, int], list[Longs]] = {}
     all_ranks = np.arange(ranks)
     for shift in range(1, ranks):
-        out_ports, in_ports = out[all_ranks], into[(all_ranks + shift) % ranks]  # [sender, port]: links
+        out_ports, in_ports = ports_out[all_ranks], ports_in[(all_ranks + shift) % ranks]  # by sender
         # [sender, its port, the receiver's port]: all pairs of ports, for all ranks at this shift at once
         usable = (out_ports >= 0)[:, :, None] & (in_ports >= 0)[:, None, :]
         out_link, in_link = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)

@@ -40,7 +40,7 @@ FIRST_PACE = 0.12  # the first to try
 class GreedyLimits:
     """Thresholds of the search among greedy runs."""
 
-    effort: int = 1_500_000  # units of work (see Run) in a unit of effort
+    effort: int = 1_500_000  # units of work (`spread.work_of`, about a microsecond each) in a unit of effort
     max_rows: int = 2**24  # transfers of a schedule
     few_rows: int = 2**21  # with more transfers than this, parts are not made smaller
     max_work: int = 50_000_000  # units of work of one run
@@ -96,7 +96,7 @@ class GreedySearch:
         alpha = np.array([kind.latency for kind in topology.types])[topology.link_type]
         ptr = self.hops.routes.ptr
         sums = np.append(0.0, np.cumsum(alpha[self.hops.routes.links]))
-        self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]
+        self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]  # per hop, seconds
         self.hop_resources = _resources_of_hops(topology, self.hops)
 
     def task_for(self, part_count: int) -> tuple[Chunks, SpreadTask]:
@@ -116,6 +116,7 @@ class GreedySearch:
             chunks, task = self.task_for(part_count)
             seed = self.seed + 1000 * restart  # unlike the seeds that users are likely to try in turn
             lacking = task.want & ~task.have
+            # by level, in units in which the capacity of a link is its rate: they are only compared with each other
             least_slots = [level.least_time_for_sets(lacking, self.hops.capacity) for level in self.levels]
             slot = _slot_capacity(self.hops, self.levels, least_slots)
             limits = Pace(rise=GREEDY.rise if pace else 0.0, first=pace, last=pace)
@@ -152,7 +153,7 @@ class GreedySearch:
     def _price_run(self, chunks: Chunks, run: SimulatedTransfers) -> tuple[float, float]:
         """Return latency and load of a run, with steps as barriers as in model alpha-beta."""
         steps, hops = int(run.step.max(initial=-1)) + 1, len(self.hops)
-        weights, scale = chunks.weights(self.collective)
+        weights, scale = chunks.weights(self.collective)  # chunk i has weights[i] / scale of nbytes
         # what each hop carries in each step, then what that puts on links and limits
         pair, load = add_equal_keys(run.step * hops + run.hop, weights[run.chunk], steps * hops)
         step, hop = np.divmod(pair, max(hops, 1))
@@ -166,6 +167,7 @@ class GreedySearch:
             resources_of_hops[concat_ranges(ptr[hop], load_counts)],
         )
         resources = len(self.hops.capacity)
+        # `capacity` of hops counts in units of `resources.scale` bytes per second
         total = np.bincount(step * resources + link, load.astype(np.float64), minlength=steps * resources)
         # by step the load of the fullest link
         step_load = (total.reshape(steps, resources) / (self.hops.capacity * float(self.topology.resources.scale))).max(

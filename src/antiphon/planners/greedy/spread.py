@@ -187,7 +187,7 @@ class Spreading:
             # the common simple case: every hop has links of its own and brings at most one chunk at a time
             # (max_room // ROOM_DIVISOR is 0 or 1); no room to account for
             one_at_a_time = is_uniform and max_room < 2 * ROOM_DIVISOR
-            if one_at_a_time and room[batches[0].loaded[0]] < 1:
+            if one_at_a_time and room[batches[0].loaded[0]] < 1:  # the first hop's link: those of a kind are as wide
                 continue
             open_hops = [batch.every for batch in batches]  # by batch: indices of hops that may bring more in this step
             open_batches = np.arange(len(batches))

@@ -104,6 +104,7 @@ def relation_sources(collective: Collective) -> Longs:
     """Return for every block the first rank that has it."""
     relation = collective.relation
     source = np.zeros(collective.blocks, np.int64)
+    # backwards, as the last of several assignments to a block stays
     source[relation.pre_block[::-1]] = relation.pre_rank[::-1]
     return source
 

@@ -65,6 +65,7 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
     # per tree, the transfers of all reductions; an allreduce has as many of multicasts
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
     refuse_too_many_transfers("nvls", request, 2 * transfers)
+    # pieces pay where reductions and multicasts overlap: in an allreduce, unless they take turns at a single joint
     for piece_count in piece_counts(pieces, collective.kind == "allreduce" and joints_at_once != 1):
         schedule = plan_shares(collective, trees, joints_at_once, piece_count)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": piece_count}})

@@ -59,6 +59,7 @@ class SwitchTree:
         common_nodes = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]
         level = np.arange(levels)[None, :]
         below = level >= common_nodes - 1
+        # a row is from the hub down, so reversed it is from the rank up
         rising, falling = self.up[src][:, ::-1], self.down[dst]
         links = np.concatenate([rising, falling], axis=1)
         on_path = np.concatenate([below[:, ::-1], below], axis=1) & (links >= 0)

@@ -280,7 +280,8 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     receiver, missing_seat = pair_extra_seats(core, len(seats))
     last_step = np.full(len(missing_seat), len(radices.rounds) + 1, np.int64)
     # in step 0 the extra seats send to their cores, then the cores exchange, in the last step the extra seats receive
-    step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, block_counts) + 1).astype(np.int64), last_step]
+    core_step = (np.repeat(moves.step, block_counts) + 1).astype(np.int64)
+    step: list[Longs] = [np.zeros_like(core.extra), core_step, last_step]
     item = [core.extra, concat_ranges(core.first[moves.item], block_counts), missing_seat]
     src = [core.extra, core.seat[np.repeat(moves.src, block_counts)], np.repeat(core.partner, len(seats) - 1)]
     dst = [core.partner, core.seat[np.repeat(moves.dst, block_counts)], receiver]
@@ -361,12 +362,12 @@ def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, f
 def _deal_parts(schedule: Schedule, core_ranks: Sequence[int], part_of_core: Longs) -> Schedule:
     """Reassign the parts of the vector: core c owns part part_of_core[c] after the reducescatter. O(chunks)."""
     count = len(core_ranks)
-    # by chunk: chunk i was that of the core with the i-th lowest rank, since blocks stand in the order of ranks
-    part_number = np.empty(count, np.int64)
-    part_number[np.argsort(np.argsort(core_ranks))] = part_of_core
+    # part i of the vector was that of the core with the i-th lowest rank, since blocks stand in the order of ranks
+    new_part = np.empty(count, np.int64)  # by part: its position in the vector from now on
+    new_part[np.argsort(np.argsort(core_ranks))] = part_of_core
     chunks = schedule.chunks
-    number = chunks.offset * count // chunks.denominator
-    offset = chunks.offset + (part_number[number] - number) * (chunks.denominator // count)
+    old_part = chunks.offset * count // chunks.denominator
+    offset = chunks.offset + (new_part[old_part] - old_part) * (chunks.denominator // count)
     return replace(schedule, chunks=Chunks(chunks.block, offset, chunks.share, chunks.denominator))
 
 

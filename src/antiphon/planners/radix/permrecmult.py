@@ -149,7 +149,9 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     total = size if ranks is None else ranks
     if not 0 <= rank < total or total < size:
         raise Invalid(f"layout: rank {rank} of {total} ranks with radices {'x'.join(map(str, radices))} does not exist")
-    core = core_of(total, size)  # the representatives of the ranks, which take part in the rounds
+    # the representatives of the ranks, which take part in the rounds: core c for `core.count[c]` seats from
+    # `core.first[c]` on, of which it is the last
+    core = core_of(total, size)
     own_core = int(np.searchsorted(core.first, rank, side="right")) - 1
     order = np.array([own_core])
     for radix, distance in zip(radices, Radices(tuple(radices), total).distances(far=True), strict=True):
@@ -205,6 +207,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     """
     seats = Seats.in_order(collective, list(order))
     ranks = len(seats)
+    # core c is at seat `core.seat[c]`; seats `core.extra`, which fold, are each represented by their `core.partner`
     core = core_of(ranks, radices.size)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far=True, node=number, item=number)
@@ -218,13 +221,15 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     block = np.arange(ranks)
     is_moved = holder != home
     targets = np.repeat(core.extra, ranks)
-    step = [0 * block[is_moved], np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
+    # rows of the exchange, of the rounds, and of the folded ranks, which get every block in a last step
+    exchange_step = np.zeros_like(block[is_moved])
+    step = [exchange_step, np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
     item = [block[is_moved], concat_ranges(first[position[moves.item]], times), np.tile(block, len(core.extra))]
     src = [home[is_moved], core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, ranks)]
     dst = [holder[is_moved], core.seat[np.repeat(moves.dst, times)], targets]
     when, items, senders, receivers = (np.concatenate(column) for column in (step, item, src, dst))
     keep = receivers != home[items] if minimal else np.ones(len(when), np.bool_)
-    return rows_to_schedule(collective, seats, when[keep], items[keep], senders[keep], receivers[keep])
+    return rows_to_schedule(collective, seats, when[keep], chunk=items[keep], src=senders[keep], dst=receivers[keep])
 
 
 def _separate_runs(schedule: Schedule) -> Schedule:

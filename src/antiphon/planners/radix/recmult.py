@@ -100,5 +100,5 @@ def _tree_levels(resolved: Radices, k: int | None, radices: Radix | None) -> Rad
 def _plan_tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
     """Return the k-nomial tree from a single root, which sits at seat 0. P - 1 rows."""
     seats = Seats.in_order(collective, order, collective.roots[0])
-    step, parent, child, _ = edges(len(seats), levels)
-    return rows_to_schedule(collective, seats, step, np.zeros_like(step), parent, child)
+    step, parent, child, _ = edges(len(seats), levels)  # the last: sizes of subtrees
+    return rows_to_schedule(collective, seats, step, chunk=np.zeros_like(step), src=parent, dst=child)

@@ -60,7 +60,10 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
         for rank, want in goals[block].items():
             if values.get(rank) != want:
                 wants[want].append(rank)
-        _Block(reach, back, out, chunk, block, values, set(goals[block]), collective.ordered).plan_wants(wants)
+        _Block(
+            reach, back, out, chunk=chunk, block=block, initial=values, wanting=set(goals[block]),
+            ordered=collective.ordered,
+        ).plan_wants(wants)  # fmt: skip
     one_chunk_each = Chunks(
         as_int32(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), denominator=1
     )
@@ -108,6 +111,7 @@ class _Rows:
             )
 
     def to_schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
+        """Return the schedule of the rows, sorted by step."""
         table = np.array(sorted(self.rows), np.int64).reshape(-1, 8)
         step, chunk, src, dst, op, route, src_slot, dst_slot = (as_int32(table[:, i]) for i in range(8))
         return Schedule(
@@ -192,7 +196,7 @@ class _Block:
         for want, dests in wants.items():
             spreads, unreached = self._from_nearest([r for r, value in self.initial.items() if value == want], dests)
             initial_spreads += spreads
-            while unreached:
+            while unreached:  # each gather serves at least the rank at which it forms the sum
                 gathers.append(self._plan_gather(want, unreached))
                 centre = gathers[-1].centre
                 spreads, unreached = self._from_nearest([centre], [rank for rank in unreached if rank != centre])
@@ -219,7 +223,8 @@ class _Block:
                 (self.reach.tree_from(rank)[dest].depth, rank) for rank in holders if dest in self.reach.tree_from(rank)
             ]
             if near:
-                by_holder[min(near)[1]].append(dest)
+                _, nearest_holder = min(near)
+                by_holder[nearest_holder].append(dest)
             else:
                 unreached.append(dest)
         return sorted(by_holder.items()), unreached
@@ -232,6 +237,7 @@ class _Block:
             tree = self.back.tree_from(dest)
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
         _, centre, uses = min(candidates, key=itemgetter(0, 1))
+        # on the reversed machine: a rank's parent is the next one on the way to the centre
         tree = self.back.tree_from(centre)
         gather = _Gather(centre, uses, replaces=bool(self.initial.get(centre)) and not uses.get(centre))
         gather.ordered = self.ordered
@@ -273,9 +279,10 @@ class _Block:
         if addends is not None:
             return {nearest[value][1]: times for value, times in addends.items()}
         with_unreachable = sum_of(want, [*nearest, *unreachable]) or {}
-        for value in [value for value in with_unreachable if value not in nearest][:1]:
+        missing = next((value for value in with_unreachable if value not in nearest), None)
+        if missing is not None:
             raise Infeasible(
-                f"no links lead from rank {unreachable[value]} to rank {dest} of {self.reach.topology.name}, "
+                f"no links lead from rank {unreachable[missing]} to rank {dest} of {self.reach.topology.name}, "
                 "not even by way of others; no planner can do that"
             )
         raise Infeasible(
@@ -352,8 +359,10 @@ class _Block:
             own_slot = (
                 slot_of(rank, gather.position[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
             )
-            for step in range(times - (rank == centre)) if own_slot else ():
-                self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own_slot))
+            if own_slot:
+                # the centre's slot 0 counts as one of the times
+                for step in range(times - (rank == centre)):
+                    self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own_slot))
             if rank == centre and own_slot:
                 self.out.add_row(end - 1, self.chunk, (rank, rank), REDUCE, (), (own_slot, 0))
         for rank, depth in gather.depth.items():
@@ -378,5 +387,6 @@ class _Block:
 
 
 def _format_value(value: Value) -> str:
+    """Return the sum as text, at most six contributions of it."""
     listed = " + ".join(map(str, value[:6]))
     return f"contribution {listed}{' + ...' if len(value) > 6 else ''}"

@@ -94,7 +94,7 @@ def relay(
     if trees in (None, 1) and detours is None:
         single_tree = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
         yield _with_provenance(single_tree, single_options)
-        time_to_beat = timeline(single_tree, topology).total
+        time_to_beat = timeline(single_tree, topology).total  # seconds per byte of nbytes, without latencies
     if trees in (None, 1) and collective.kind != "custom":
         sizes = _block_sizes(request, by) if detours is None else [detours]
         for block_bytes in sizes:
@@ -141,9 +141,9 @@ ReachOf = Callable[[Topology], Reach]
 
 
 def _block_sizes(request: Request, by: str) -> list[int]:
-    """Return the bytes of a block at every size planned for (without a size 0: only latencies count).
+    """Return the bytes of a block at every size planned for; 0 without a size: only latencies count.
 
-    None where all links are alike or the machine is large.
+    [], so that no detours are looked for, where all latencies are equal or the machine is large.
     """
     topology, collective = request.topology, request.collective
     if len({t.latency for t in topology.types}) == 1 or topology.ranks > MOST_DETOURS:
@@ -280,6 +280,7 @@ def _rows_to_schedule(source_trees: _SourceTrees, collective: Collective, source
     """
     block, receiver = rows // collective.ranks, rows % collective.ranks
     depth = source_trees.depth[source_trees.tree[source[block]], receiver]
+    # sort by block, depth and receiver, each with a bound of its values
     order = order_of(*pack_columns((block, collective.blocks), (depth, collective.ranks), (receiver, collective.ranks)))
     block, receiver, depth = block[order], receiver[order], depth[order]
     tree = source_trees.tree[source[block]]

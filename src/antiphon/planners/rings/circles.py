@@ -129,7 +129,8 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
     seats, steps = np.arange(size), size // 2
     columns = []  # a row per seat: step, sender, receiver, op, slot read, slot written
     for number in range(steps):
-        # the pairs of even steps begin at even seats; what arrives later than in step 0 is stored to be sent on
+        # the pairs of even steps begin at even seats, those of odd steps at odd ones (seat -1 is the last); what comes
+        # later than in step 0 is stored to be sent on
         partner = seats ^ 1 if number % 2 == 0 else ((seats + 1) ^ 1) - 1
         sent_slot, stored_slot = (number if number > 1 else 0), (number + 1 if 0 < number < steps - 1 else 0)
         op = COPY if stored_slot else REDUCE
@@ -177,7 +178,7 @@ def _broadcast_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Plan a broadcast: in step s seat s, counted from the root, sends to the next."""
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
     step = np.arange(len(seats) - 1)
-    return rows_to_schedule(collective, seats, step, np.zeros_like(step), step, step + 1)
+    return rows_to_schedule(collective, seats, step, chunk=np.zeros_like(step), src=step, dst=step + 1)
 
 
 def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
@@ -186,7 +187,8 @@ def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
     distances = np.arange(1, len(seats))
     # the block for seat g makes hops 0..g-1 in steps P-1-g .. P-2
     goal, hop = np.repeat(distances, distances), _count_up(distances)
-    return rows_to_schedule(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
+    step = len(seats) - 1 - goal + hop
+    return rows_to_schedule(collective, seats, step, chunk=seats.member[goal], src=hop, dst=hop + 1)
 
 
 def _relay_alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:

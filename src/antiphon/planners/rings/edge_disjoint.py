@@ -264,6 +264,7 @@ def _pack_greedily(
 def _find_cycle(remaining_units: Capacity, members: tuple[int, ...], rng: random.Random) -> list[int]:
     """Return a cycle over links with units left, or []. Ranks with few free neighbours come first, then wide links."""
     near = neighbours((pair for pair, units in remaining_units.items() if units > 0), members)
+    # the key of going from `rank` to `other`, which has `free` neighbours not visited yet: the greatest is tried first
     cycle, _ = search_cycle(
         near, members, lambda rank, other, free: (-free, remaining_units[rank, other], rng.random())
     )

@@ -74,6 +74,7 @@ def _most_rings_cached(
         # factors of a complete network, one per distance: every rank is followed by the rank at this distance. Some of
         # them are many short cycles, which are then joined
         rotations = [[(rank + distance) % size for rank in range(size)] for distance in range(1, size)]
+        # all links have equally many units: as many copies of each cycle fit
         cycles = _factors_to_cycles(join_by_swaps(rotations, seed), members) * widths.pop()
         if len(cycles) == limit:
             return RingsFound(cycles, limit, because)
@@ -138,7 +139,7 @@ def _split_into_factors(
         pairs = sorted(used_units)
         a, b = zip(*pairs, strict=True)
         network = csr_array((np.ones(len(pairs)), (a, b)), shape=(size, size))
-        match = maximum_bipartite_matching(network, perm_type="column").tolist()
+        match = maximum_bipartite_matching(network, perm_type="column").tolist()  # by row, its column
         factors.append([rank_of_column[match[rows[rank]]] for rank in range(size)])
         for pair in enumerate(match):
             used_units[pair] -= 1
@@ -224,7 +225,7 @@ def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
     flows = (
         (maximum_flow(network, s, t), s) for s, t in (ends if is_symmetric else [*ends, *((t, s) for s, t in ends)])
     )
-    min_cut, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
+    min_cut, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)  # of equal ones the first
     # the cut's side: the ranks that the source still reaches over links with capacity left
     residual = csr_array(network - min_cut.flow)
     residual.data = np.maximum(residual.data, 0)

@@ -135,7 +135,8 @@ def _choose_rings(
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]
     best_cost, best_count, best_rings = inf, 0, Rings([], "")
-    # edge-disjoint rings keep their order; rings over routes are chosen one by one so that they load links evenly
+    # edge-disjoint rings keep their order; rings over routes are chosen one by one so that they load links evenly.
+    # costs[n - 1]: of the first n of them
     for rings, keep_order in candidates:
         loads = step_loads(topology, rings.cycles)
         chosen, costs = _best_order(loads, min(max_rings, MAX_LOGICAL_RINGS), keep_order)
@@ -179,14 +180,15 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
         return np.zeros((0, 1))
     cycle_ranks = np.array(cycles, np.int32)
     src, dst = cycle_ranks.ravel(), np.roll(cycle_ranks, -1, axis=1).ravel()
+    # the distinct pairs of ranks as numbers, and by hop (ring by ring) the index of its pair
     keys, pair_of_hop = unique_inverse(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
     routing = find_paths(topology, as_int32(keys // topology.nodes), as_int32(keys % topology.nodes))
     if len(routing.unreachable):
         return np.zeros((0, 1))
     # every hop of every ring as its links, and these links' shared limits as well
-    hops = np.diff(routing.table.ptr)[pair_of_hop]
-    link = routing.table.links[concat_ranges(routing.table.ptr[pair_of_hop], hops)]
-    ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], hops)
+    link_counts = np.diff(routing.table.ptr)[pair_of_hop]
+    link = routing.table.links[concat_ranges(routing.table.ptr[pair_of_hop], link_counts)]
+    ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], link_counts)
     index, loaded = resources.with_limits(link.astype(np.int64))
     capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
     loads = np.zeros((len(cycles), len(capacity)))

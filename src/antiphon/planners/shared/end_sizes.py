@@ -11,8 +11,9 @@ small linear program: variables are the sizes and the lengths of steps; step t m
 or shared limit) needs for all parts that are under way in it. In the middle all steps are alike, so the program has
 only as many pieces as the schedule has steps, and its size does not depend on n.
 
-Example: a chain of 2 links, 1 second per unit each. n equal pieces take (n + 1) / n seconds. With a part of 1 / (2n)
-before and one behind, each of the n equal pieces is (n - 1) / n^2, and that is all by which the time exceeds 1.
+Example: a chain of 2 links, 1 second per unit each. n equal pieces take 1 + 1 / n seconds. With a part of 1 / (2n)
+before and one behind, each of the n equal pieces is (n - 1) / n^2, and the time is 1 + (n - 1) / n^2 seconds: 1 / n^2
+less.
 """
 
 from __future__ import annotations
@@ -134,24 +135,28 @@ class Pipeline:
         """Return the number of transfers with this many parts at each end: a copy of the schedule per part."""
         return (2 * ends + 1) * self.schedule.transfers
 
+    @property
+    def _entries_per_part(self) -> int:
+        """An estimate of the entries of the linear program per part: in each step its loads, and the step's length."""
+        return (len(self.load) + 1) * max(self.steps, 1)
+
     def _max_pieces(self, ends: int) -> int:
         """Return the most pieces that keep the linear program small enough; 1 if none does."""
-        # `_solve_sizes` has an entry per kind of load (and one more), step and part
-        pieces = MOST_ENTRIES // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
+        pieces = MOST_ENTRIES // self._entries_per_part - 2 * ends
         # from `steps` pieces on, the program has the same size for any number of pieces
         return PIPELINING.max_pieces if pieces >= self.steps or not ends else max(pieces, 1)
 
-    def to_schedule(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
-        """Return the schedule, with a copy of all transfers per part (the equal pieces are one copy), and the sizes."""
+    def to_schedule(self, sizes: EndSizes) -> Schedule:
+        """Return the schedule with a copy of all transfers per part; the equal pieces are one copy."""
         if not sizes.before and not sizes.behind:
-            return replace(self.schedule, pieces=sizes.pieces), sizes
+            return replace(self.schedule, pieces=sizes.pieces)
         nonempty = [message_part for message_part in _list_parts(sizes) if message_part.size]
         first_start = nonempty[0].start
         copies = [
             replace(self.schedule, step=self.schedule.step + np.int32(start - first_start), pieces=pieces)
             for start, _, pieces in nonempty
         ]
-        return merge(copies, [size for _, size, _ in nonempty]), sizes
+        return merge(copies, [size for _, size, _ in nonempty])
 
     def _to_sizes(self, fractions: EndFractions, pieces: int) -> EndSizes:
         """Return sizes, which are whole numbers in any unit (`round_to`), with their predicted time."""
@@ -170,36 +175,32 @@ class Pipeline:
 
         # more pieces than steps only repeat the middle step; its length counts as often in the objective
         shown_pieces = min(pieces, self.steps)
-        if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_ENTRIES:
+        if self._entries_per_part * (2 * ends + shown_pieces) > MOST_ENTRIES:
             return None
-        # the step in which each part starts, and the number of its size variable: all equal pieces share one
-        part_starts = [
-            *range(ends),
-            *range(ends, ends + shown_pieces),
-            *range(ends + shown_pieces, 2 * ends + shown_pieces),
-        ]
+        part_starts = range(2 * ends + shown_pieces)  # a part starts in each step, until all have
+        # by part the number of its size variable: all equal pieces share one
         size_index = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
-        kinds, shown_steps, sizes = len(self.load), part_starts[-1] + self.steps, 2 * ends + 1
+        load_rows, shown_steps, sizes = len(self.load), part_starts[-1] + self.steps, 2 * ends + 1
         max_load = float(self.load.max(initial=0.0))
         if not max_load:
             return None
-        kind, step = np.nonzero(self.load)
-        # row (kind of resource, step): the load of all parts under way is at most the step's length; then a row per
-        # kind for the middle step
-        rows = np.concatenate([kind * shown_steps + step + start for start in part_starts])
-        columns = np.repeat(size_index, len(kind))
-        values = np.tile(self.load[kind, step] / max_load, len(part_starts))
-        step_rows = np.arange(kinds * shown_steps)
-        # a step in the middle, all of whose parts are equal pieces, has a row per kind and the last length variable
-        middle_rows = kinds * shown_steps + np.arange(kinds)
+        load_row, step = np.nonzero(self.load)
+        # row (row of `load`, step): the load of all parts under way is at most the step's length
+        rows = np.concatenate([load_row * shown_steps + step + start for start in part_starts])
+        columns = np.repeat(size_index, len(load_row))
+        values = np.tile(self.load[load_row, step] / max_load, len(part_starts))
+        step_rows = np.arange(load_rows * shown_steps)
+        # then, for a step in the middle, all of whose parts are equal pieces, a row per row of `load`; the last
+        # variable is its length
+        middle_rows = load_rows * shown_steps + np.arange(load_rows)
         entries = [
             (values, rows, columns),
             (-np.ones(len(step_rows)), step_rows, sizes + step_rows % shown_steps),
-            (self.load.sum(axis=1) / max_load, middle_rows, np.full(kinds, ends)),
-            (-np.ones(kinds), middle_rows, np.full(kinds, sizes + shown_steps)),
+            (self.load.sum(axis=1) / max_load, middle_rows, np.full(load_rows, ends)),
+            (-np.ones(load_rows), middle_rows, np.full(load_rows, sizes + shown_steps)),
         ]
         value, row, column = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
-        shape = (kinds * (shown_steps + 1), sizes + shown_steps + 1)
+        shape = (load_rows * (shown_steps + 1), sizes + shown_steps + 1)
         upper = sp.coo_array((value, (row, column)), shape=shape)
         cost = np.zeros(sizes + shown_steps + 1)
         cost[sizes:-1], cost[-1] = 1, pieces - shown_pieces

@@ -55,7 +55,7 @@ class Groups:
     subgroups: tuple[Groups, ...] = ()
 
     @staticmethod
-    def of_parts(subgroups: Sequence[Groups]) -> Groups:
+    def of_subgroups(subgroups: Sequence[Groups]) -> Groups:
         """Return the group of these subgroups; of a single one, itself."""
         return subgroups[0] if len(subgroups) == 1 else Groups(sum(group.size for group in subgroups), tuple(subgroups))
 
@@ -64,15 +64,15 @@ class Groups:
         """Return equal groups, the innermost first: [4, 2] is two groups of four ranks."""
         groups = Groups.ring(fans[0])
         for fan in fans[1:]:
-            groups = Groups.of_parts([groups] * fan)
+            groups = Groups.of_subgroups([groups] * fan)
         return groups
 
     @staticmethod
     def ring(size: int) -> Groups:
         """Return a group of single ranks."""
-        return Groups.of_parts([SINGLE_RANK] * size)
+        return Groups.of_subgroups([SINGLE_RANK] * size)
 
-    def part_starts(self) -> list[int]:
+    def subgroup_starts(self) -> list[int]:
         """Return the first seat of every subgroup, relative to the group's."""
         return [0, *accumulate(group.size for group in self.subgroups)][: len(self.subgroups)]
 
@@ -110,21 +110,25 @@ def parse_groups(text: str, ranks: int) -> Groups:
 def _parse_words(words: list[str], ranks: int, depth: int) -> Groups:
     """Parse groups off the front of the words; raises ValueError or IndexError for bad syntax."""
     subgroups: list[Groups] = []
-    while not subgroups or (words and words[0] == "+" and words.pop(0)):
-        # an optional repetition "n*"
-        times = int(words.pop(0)) if words[1:2] == ["*"] and words.pop(1) else 1
+    while not subgroups or words[:1] == ["+"]:
+        if subgroups:
+            words.pop(0)  # the "+"
+        times = 1
+        if words[1:2] == ["*"]:  # a repetition "n*"
+            times = int(words[0])
+            del words[:2]
         if words[0] == "(":
             words.pop(0)
             group = _parse_words(words, ranks, depth + 1)
             is_valid = words.pop(0) == ")"
         else:
-            size, is_valid = int(words.pop(0)), True
-            group = Groups.ring(size) if 1 <= size <= ranks else SINGLE_RANK
+            size = int(words.pop(0))
             is_valid = 1 <= size <= ranks
+            group = Groups.ring(size) if is_valid else SINGLE_RANK
         if not is_valid or depth > MAX_DEPTH or not 1 <= times <= ranks:
             raise ValueError
         subgroups += [group] * times
-    return Groups.of_parts(subgroups)
+    return Groups.of_subgroups(subgroups)
 
 
 def groups_from_places(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
@@ -151,7 +155,7 @@ def nest_by_labels(ranks: list[int], labels: Mapping[int, Sequence[Any]], depth:
     for rank in ranks:
         by_label.setdefault(labels[rank][depth] if depth < len(labels[rank]) else None, []).append(rank)
     nested = [nest_by_labels(group, labels, depth + 1) for group in by_label.values()]
-    return Groups.of_parts([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
+    return Groups.of_subgroups([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
 
 
 def plan_chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
@@ -168,7 +172,7 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
 
     def add_chain(group: Groups, first: int, seat: int, step: int) -> None:
         """Add the rows of a group whose seats begin at `first`; the data are at `seat` from `step` on."""
-        subgroups, starts = group.subgroups, group.part_starts()
+        subgroups, starts = group.subgroups, group.subgroup_starts()
         if not subgroups:
             return
         own_subgroup = max(i for i, start in enumerate(starts) if first + start <= seat)
@@ -182,17 +186,18 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
         for hop, (a, b) in enumerate(pairwise(subgroup_order)):
             rows.append((step + hop, entry_seats[a], entry_seats[b]))
         for hop, number in enumerate(subgroup_order):
-            # a rank first sends along this chain, then within its subgroup
+            # a rank sends along this chain and within its subgroup in the same step; the row of the chain comes first
             add_chain(subgroups[number], first + starts[number], entry_seats[number], step + hop)
 
     add_chain(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
-    return rows_to_schedule(collective, seats, when, np.zeros_like(when), src, dst)
+    chunk = np.zeros_like(when)  # each block is one chunk
+    return rows_to_schedule(collective, seats, when, chunk, src, dst)
 
 
 @dataclass(frozen=True, eq=False)
 class SeatExchange:
-    """Exchanges of one level with equal sizes: an allgather among the seats of each row of `seats`.
+    """Exchanges of one level whose rows have the same `sizes`: an allgather among the seats of each row of `seats`.
 
     The i-th seat of row g begins with the data of owner g * width + i of `where`, and ends with those of all seats of
     its row. What the seats of a row begin with is in proportion to `sizes`.
@@ -235,7 +240,7 @@ def list_exchanges(groups: Groups, line: Spans) -> list[SeatExchange]:
     return [_stack_exchanges(exchanges_of[path]) for path in sorted(exchanges_of, key=len)]
 
 
-def reverse_parts(placements: Sequence[Placement]) -> list[Placement]:
+def reverse_placements(placements: Sequence[Placement]) -> list[Placement]:
     """Return the placements of a reducescatter from those of an allgather on the reversed machine: each run backwards,
     the last first."""
     end = max((placement.stop for placement in placements), default=0)
@@ -249,7 +254,7 @@ _inverses: WeakKeyDictionary[Schedule, Schedule] = WeakKeyDictionary()
 
 
 def _invert_once(schedule: Schedule) -> Schedule:
-    """Return the schedule run backwards, computed once while it exists: splits have plans for groups in common."""
+    """Return the schedule run backwards, computed once while it exists: several plans contain that of one group."""
     if schedule not in _inverses:
         _inverses[schedule] = invert(schedule)
     return _inverses[schedule]
@@ -304,7 +309,7 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
     subgroups = groups.subgroups
     if not subgroups:
         return
-    sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
+    sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.subgroup_starts())
     edges, scale = find_stretches(subgroups)  # where holders change in any subgroup, over `scale`
     # in the shapes below: q stretches, k subgroups
     # stretch q of subgroup j begins at (starts[j] + sizes[j] * edges[q] / scale) / groups.size of each content
@@ -312,6 +317,8 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
     # [stretch, subgroup, content], in units of 1 / (groups.size * scale)
     stretch_begin = (starts * scale + sizes * edges[:-1, None])[:, :, None]
     size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
+    # All divisions are exact, as the line has `units_per_seat` units per seat. For equal groups that is one, which is
+    # enough only because of `common`.
     common = math.gcd(groups.size * scale, int(np.gcd.reduce(stretch_begin.ravel())), int(np.gcd.reduce(size.ravel())))
     unit = contents.lengths // (groups.size * scale // common)
     low = (stretch_begin // common * unit).ravel()
@@ -327,7 +334,7 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[SeatExchange]:
     """
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)
-    unit = shares.lengths // scale
+    unit = shares.lengths // scale  # exact
     low = (edges[:-1, None] * unit).ravel()
     stretches = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
     yield from _exchange_stretches(
@@ -343,7 +350,7 @@ def _exchange_stretches(
     `stretches`: an owner per stretch, subgroup and content, in this order of nesting: the data that are exchanged.
     """
     subgroups = groups.subgroups
-    sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
+    sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.subgroup_starts())
     edges, scale = find_stretches(subgroups)
     q, k = len(edges) - 1, len(subgroups)
     yield SeatExchange(
@@ -408,7 +415,8 @@ def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int]
 def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]:
     """Return the ranks grouped by host.
 
-    The host is the first component of a place that begins with host, box, server or node, otherwise the last but one.
+    A host is all places with the same first `depth` components. That is the least depth at which the component of every
+    member begins with host, box, server or node; without such a depth, one less than that of the longest place.
     """
     paths = [topology.places[rank].split("/") for rank in members]
     for depth in range(1, max(map(len, paths)) + 1):

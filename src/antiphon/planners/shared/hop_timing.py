@@ -174,8 +174,9 @@ class HopTimer:
         )
         depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
         return HopClasses(
-            class_of, chunk_label[member_row], classes.latency[member_row], first, later, lag, load, depth, height
-        )
+            class_of, chunk_label=chunk_label[member_row], latency=classes.latency[member_row],
+            earlier=first, later=later, lag=lag, load=load, depth=depth, height=height,
+        )  # fmt: skip
 
     def _class_loads(self, class_of: Longs, count: int) -> Floats | None:
         """Return the load by class of hops and kind (class of resources), or None if that would take too long.
@@ -198,9 +199,9 @@ class HopTimer:
             kind * count + class_of[row], weights=classes.weight[row], minlength=len(representatives) * count
         )
         load = load.reshape(len(representatives), count) / capacity[representatives][:, None]
+        load = load[load.any(axis=1)]
         # heaviest first: a resource can only be dominated by a heavier one
-        order = np.argsort(-load.sum(axis=1), kind="stable")
-        load = load[order[load[order].any(axis=1)]]
+        load = load[np.argsort(-load.sum(axis=1), kind="stable")]
         heavy = np.empty_like(load)
         heavy_count = 0
         for kind_load in load:
@@ -249,6 +250,7 @@ class HopTimer:
     def to_schedule(self, progress: HopProgress) -> Schedule:
         """Return the schedule: each chunk cut where some hop of chunks of its label pauses, each hop when it is due."""
         plan, hops = self.plan, progress.hops
+        # new chunks, their shares in units of 1 / (both denominators): first those that no hop moves
         unmoved_blocks, unmoved_shares = unmoved_chunks([plan], progress.denominator, plan.chunks.denominator)
         chunk_table, rows, count = [(unmoved_blocks, unmoved_shares)], [], len(unmoved_blocks)
         for alike in _classes_by_label(hops):
@@ -264,7 +266,7 @@ class HopTimer:
                 rows.append(PlanRows(plan=0, rows=hop_rows, step=step, chunk=number + count))
                 count += len(chunks)
         denominator = plan.chunks.denominator * progress.denominator
-        return join_plans([plan], chunk_table, rows, denominator, np.ones(count, np.int64))
+        return join_plans([plan], chunk_table, rows, denominator, pieces=np.ones(count, np.int64))
 
 
 def _classes_by_label(hops: HopClasses) -> Iterator[Longs]:
@@ -411,8 +413,9 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     >>> list(zip(constraints.earlier.tolist(), constraints.later.tolist(), constraints.lag.tolist()))
     [(0, 2, 1), (0, 3, 1), (1, 2, 1), (1, 3, 1), (0, 2, 0), (1, 3, 0)]
     """
-    # a version is the value of one cell between two writes, and knows which rows write and read it; versions of a cell
-    # have consecutive numbers in order of time
+    # a version is the value of one cell between two writes, and knows which rows write and read it (`writers` and
+    # `readers`: offsets by version, and rows; `write`: by row, its version). The versions of a cell have consecutive
+    # numbers in order of time; the first, `initial`, is the value before any row
     history = versions(schedule)
     read_at, readers = history.readers
     write_at, writers = history.writers
@@ -485,9 +488,9 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     """
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     rows, resources = schedule.transfers, topology.resources
-    hops = np.diff(resolved.table.ptr)[resolved.route]
-    crossing_row = np.repeat(np.arange(rows), hops)
-    crossed = resolved.table.links[concat_ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
+    link_counts = np.diff(resolved.table.ptr)[resolved.route]
+    crossing_row = np.repeat(np.arange(rows), link_counts)
+    crossed = resolved.table.links[concat_ranges(resolved.table.ptr[resolved.route], link_counts)].astype(np.int64)
     # a crossing of a link is also a crossing of every shared limit that the link is in
     index, crossed = resources.with_limits(crossed)
     crossing_row = crossing_row[index]
@@ -524,8 +527,9 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     )
     weight = np.asarray(weights, np.float64)[chunk] / float(scale)
     return Classification(
-        hop, chunks, blocks, resources_of, (crossing_row, crossed), latency, weight, schedule.op == REDUCE, start_order
-    )
+        hop=hop, chunk=chunks, block=blocks, resource=resources_of, crossings=(crossing_row, crossed), latency=latency,
+        weight=weight, is_sum=schedule.op == REDUCE, order=start_order,
+    )  # fmt: skip
 
 
 def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:

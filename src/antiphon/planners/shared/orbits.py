@@ -162,7 +162,8 @@ def _max_group_order(generators: Sequence[Symmetry], roots: Longs) -> int:
     """Return an upper bound on the size of a free group, which divides the size of every orbit of roots."""
     if not generators:
         return 1
-    return math.gcd(*np.unique(orbit_labels(generators, len(generators[0]))[roots], return_counts=True)[1].tolist())
+    _, orbit_sizes = np.unique(orbit_labels(generators, len(generators[0]))[roots], return_counts=True)
+    return math.gcd(*orbit_sizes.tolist())
 
 
 def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator, tries: int) -> Iterator[Symmetry]:
@@ -179,7 +180,7 @@ def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator,
     for trial in range(mixing + tries):
         a, b = rng.integers(0, len(pool), 2).tolist()
         if a != b:
-            pool[a] = pool[b][pool[a]]
+            pool[a] = pool[b][pool[a]]  # the product: first pool[a], then pool[b]
             total = pool[a][total]
             if trial >= mixing:
                 yield total
@@ -212,7 +213,8 @@ def _cycle_lengths(element: Symmetry, roots: Longs) -> list[int]:
     least_root = np.arange(len(roots))  # by root: the least root of its cycle that was reached so far
     for _ in range(len(roots).bit_length()):
         least_root, step = np.minimum(least_root, least_root[step]), step[step]
-    return np.unique(least_root, return_counts=True)[1].tolist()
+    _, lengths = np.unique(least_root, return_counts=True)
+    return lengths.tolist()
 
 
 def permutation_power(element: Symmetry, times: int) -> Symmetry:
@@ -231,7 +233,9 @@ def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order:
     None if it does not commute, if it is in the group, if some product keeps a root in place, or if there are more
     than `max_order`.
     """
-    if not np.array_equal(group[:, element], element[group]):  # then the cosets together might be no group
+    # group[:, element]: first `element`, then each of the group; element[group]: the other way round. If these differ,
+    # the cosets together might be no group
+    if not np.array_equal(group[:, element], element[group]):
         return None
     # append the cosets of element, element^2, ... until a power lies in the group
     members = {row.tobytes() for row in group}
@@ -248,7 +252,8 @@ def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order:
 def orbit_rows(topology: Topology, group: Symmetries) -> NDArray[np.int64]:
     """Return the number of the orbit of every link, then of every shared limit: its row in a linear program."""
     least_image = group[:, topology.nodes :].min(axis=0)  # equal for all of an orbit
-    return np.unique(least_image, return_inverse=True)[1].astype(np.int64)
+    _, row = np.unique(least_image, return_inverse=True)
+    return row.astype(np.int64)
 
 
 def find_rotations(machine: Topology, color: Sequence[int], roots: Sequence[int]) -> Iterator[Symmetry]:

@@ -142,7 +142,7 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
     plans, topology = prepared.plans, prepared.topology
     # option `steps`: uneven parts of all plans, or hop timing
     if options.steps is not None:
-        moves_data = prepared.uneven.classes
+        moves_data = bool(prepared.uneven.classes)
         yield PipelinedSchedule(
             _in_steps(prepared, options, nbytes) if moves_data else plans[0],
             _step_options(options.steps, bool(options.waits)),
@@ -191,7 +191,7 @@ def _fastest_variant(
         return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
 
     best = min(equal_variants, key=seconds)
-    # near the lower bound nothing can be gained
+    # near the lower bound nothing can be gained; that bound holds for the machine's own figures, not for a profile's
     if (
         prepared.timer is not None
         and options.profile is None

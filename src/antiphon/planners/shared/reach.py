@@ -32,7 +32,7 @@ _SAME_TIME = 1e-9  # relative difference below which two times are the same: sum
 class Hop:
     """How a tree leads to a rank."""
 
-    parent: int  # the rank that it receives from
+    parent: int  # the rank that it receives from; -1: the rank is the root
     path: Path  # over these links
     depth: int  # hops from the root
     back: Path = ()  # the links from the rank back to the parent; `tree_from` leaves it empty
@@ -191,6 +191,7 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     >>> [routes[i] for i in range(4)]
     [(2, 3), (2, 4), (0, 4), (0, 5)]
     """
+    # the links out of node n are order[first[n]] to order[first[n + 1] - 1]
     order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
     first = pointers(topology.link_src, topology.nodes)
     entered_by = np.full((len(sources), topology.nodes), -1, np.int32)  # first link that enters each node

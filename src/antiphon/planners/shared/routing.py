@@ -121,6 +121,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     ([0, 1], [(4, 7), (0, 3)])
     """
     nodes = topology.nodes
+    # the distinct pairs of ranks as numbers below nodes^2, and by row the index of its pair
     keys, inverse = unique_inverse(schedule.src.astype(np.int64) * nodes + schedule.dst, nodes * nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = find_paths(topology, src, dst)
@@ -222,7 +223,7 @@ def _switched_paths(
     # pairs grouped by target, so that a batch shares its targets' searches
     order = order_of(target_index, len(targets))
     pairs, target_index = unlinked[order], target_index[order]
-    ptr = pointers(target_index, len(targets))
+    ptr = pointers(target_index, len(targets))  # by target, where its pairs begin
     for low, high in net.split_batches(src[pairs], target_index, targets):
         rows, local_index = pairs[ptr[low] : ptr[high]], target_index[ptr[low] : ptr[high]] - low
         path_table = net.find_links(src[rows], local_index, targets[low:high], stripe)
@@ -303,10 +304,10 @@ class SwitchLinks:
         by_rank = order_of(key[first] % ranks, ranks)
         return SwitchLinks(
             ranks, topology.switches,
-            Links(pointers(tail[up], topology.nodes), up, head[up] - ranks, width[up]),
-            Links(np.append(first, len(down)), down, tail[down] - ranks, width[down]),
-            key[first], pointers(key[first][by_rank] % ranks, ranks), key[first][by_rank] // ranks,
-            _switch_levels(topology, tail, head),
+            up=Links(pointers(tail[up], topology.nodes), up, head[up] - ranks, width[up]),
+            down=Links(np.append(first, len(down)), down, tail[down] - ranks, width[down]),
+            pair=key[first], near_ptr=pointers(key[first][by_rank] % ranks, ranks), near=key[first][by_rank] // ranks,
+            level=_switch_levels(topology, tail, head),
         )  # fmt: skip
 
     def split_batches(self, src: Ints | Longs, target_index: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
@@ -392,7 +393,8 @@ class SwitchLinks:
         with_links = np.flatnonzero(link_count)
         if len(with_links):
             min_hops[with_links] = np.minimum.reduceat(hops_left, (np.cumsum(link_count) - link_count)[with_links])
-        # filter twice: nearest to the target, then widest; D-mod-k decides among the rest
+        # filter twice: nearest to the target, then as wide as the first, since the links of a node are sorted by width;
+        # D-mod-k decides among those that remain
         is_shortest = (hops_left == min_hops[owner]) & (hops_left < FAR)
         row, owner = row[is_shortest], owner[is_shortest]
         widest = np.zeros(len(node), np.int64)

@@ -145,6 +145,7 @@ def solve_starts(
     plans = sorted({chunk_class.plan for chunk_class in classes})
     step_groups = _StepGroups(steps, max(chunk_class.steps for chunk_class in classes))
     start_variables = [step_groups.start_variables(chunk_class.steps) for chunk_class in classes]
+    # by class, the column of its first start variable; last, the end of all of them
     first_column = np.cumsum([0, *(int(variables[-1]) + 1 for variables in start_variables)])
     length_column, plan_column = int(first_column[-1]), int(first_column[-1]) + step_groups.variable_count
     # variables in this order: starts b by class, lengths t of steps, fractions p of plans. Loads are divided by the top

@@ -15,12 +15,11 @@ The price of a hop grows exponentially with the load of its links relative to wh
 hops off the fullest links while they are above the target. Large chunks are split first (`_Forest.split`), since a
 whole chunk more or less on a link is too coarse; of very many trees, some remain (thin_trees.py). All of this touches
 few hops, so that it takes seconds where packing new trees takes minutes, and most transfers, their routes and their
-steps stay what they were.
+steps stay what they were. Loads are floats, as they only steer choices; the verifier and the exact bound check the
+result.
 
 Example: a broadcast 0 > 1 > 2 > 3 on a ring of 4 whose link 1 > 2 fails. Ranks 2 and 3 are a branch without a root. The
 only live hop into it is 0 > 3, so 3 becomes a child of 0 and 2 a child of 3; only 0 > 1 is kept.
-
-Loads are floats: they steer choices only. The verifier and the exact bound judge the result.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class RepairLimits:
     coarse_steepness: float = 40.0  # for more hops than `max_tries`: less exact, but balanced in fewer tries
     depth_price: float = 0.05  # of a hop's distance from the root, in units of the chunk's share of the narrowest link
     too_deep_factor: float = 2e4  # on `depth_price` for each hop beyond `_Trees.max_depth`
-    max_detour_cost: float = 0.9  # the search ends at paths that cost this much of the cheapest complete path
+    max_detour_cost: float = 0.9  # a search ends once its open paths cost this fraction of the cheapest complete one
     max_detours: int = 64  # ranks of the branch that are searched in all, if a path is known by then
     max_chunk_load: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
     max_slices: int = 16  # of one chunk
@@ -87,9 +86,8 @@ def match_links(old: Topology, new: Topology) -> Ints:
     switches = [number.get(place, -1) for place in old.places[old.ranks :]]
     node = np.array([*range(old.ranks), *switches], np.int64)
     by_key: dict[tuple[int, int, str], list[int]] = {}
-    for link, (a, b, kind) in enumerate(
-        zip(new.link_src.tolist(), new.link_dst.tolist(), new.link_type.tolist(), strict=True)
-    ):
+    new_ends = zip(new.link_src.tolist(), new.link_dst.tolist(), new.link_type.tolist(), strict=True)
+    for link, (a, b, kind) in enumerate(new_ends):
         by_key.setdefault((a, b, new.types[kind].kind), []).append(link)
     for links in by_key.values():
         links.reverse()
@@ -163,7 +161,8 @@ class _Hops:
             sources, ends = [*sources, a[reached]], [*ends, b[reached]]
             table = table.join(paths.table.take(reached))
         links = _padded(table.ptr, table.links)
-        first = np.sort(np.unique(links, axis=0, return_index=True)[1])  # equal paths once, the first of them
+        _, first_rows = np.unique(links, axis=0, return_index=True)
+        first = np.sort(first_rows)  # equal paths once, the first of them
         source, end = (as_int32(np.concatenate(columns)[first]) for columns in (sources, ends))
         links, table = links[first], table.take(first)
         # beside its links, a hop loads their limits; the empty row at the end is that of the padding (link -1)
@@ -188,6 +187,7 @@ class _Trees:
 
     `parent[t, v]`: where rank v of tree t gets the chunk from (or, if `up[t]`, sends its sum to); -1 if it is the root
     or not in the tree. `hop[t, v]`: by which hop. `needed[t, v]`: the rank must be in the tree; others may relay.
+    `share[t]`: the tree's fraction of nbytes. `capacity`: by resource, in the same unit.
     """
 
     def __init__(self, hops: _Hops, forest: _Forest, share: Floats, capacity: Floats) -> None:
@@ -350,7 +350,7 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
         )
     if new.ranks > LIMITS.max_ranks:
         raise Unsupported(f"repair: {new.ranks} ranks; up to {LIMITS.max_ranks} are repaired")
-    transfers = schedule.transfers
+    transfers = schedule.transfers  # of the whole schedule, before some of very many trees are left out
     schedule = thin_trees(schedule, old, LIMITS.max_hops)
     matched = match_links(old, new)
     resolved = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
@@ -407,8 +407,8 @@ class _Forest:
     needed: Bools
     hop: Ints
     step: Ints
-    slices: Longs  # into how many the tree's chunk is split
-    slice_number: Longs  # which of these it carries
+    slices: Longs  # number of slices into which the tree's chunk is split
+    slice_number: Longs  # of the slice that it carries
 
     def split(self, slices: Longs) -> _Forest:
         """Return the forest with each tree repeated for its chunk's slices."""
@@ -434,7 +434,8 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
         raise Unsupported("repair: data that several ranks have, or that no rank gets in full, move along no trees")
     block = new_block[schedule.chunks.block]
     op, row_step = part_exchanges(schedule)
-    # rows of both directions as matrices by chunk and rank
+    # by direction, the rows as matrices by chunk and the rank that sends up or receives down: the step, the hop and the
+    # other rank of the row; -1: the rank has no such row
     sides = []
     for direction, rank, ends in ((REDUCE, schedule.src, schedule.dst), (COPY, schedule.dst, schedule.src)):
         rows = np.flatnonzero(op == direction)
@@ -466,8 +467,8 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
         trees = np.flatnonzero(chunk == number)
         tree_root[trees], hop[trees, new_root], needed[trees, new_root] = new_root, -1, False
     hop[np.arange(len(chunk)), tree_root] = -1
-    return _Forest(chunk, is_up, tree_root, needed, as_int32(hop), as_int32(step), np.ones(len(chunk), np.int64),
-                   np.zeros(len(chunk), np.int64))  # fmt: skip
+    return _Forest(chunk, is_up, tree_root, needed, as_int32(hop), as_int32(step), slices=np.ones(len(chunk), np.int64),
+                   slice_number=np.zeros(len(chunk), np.int64))  # fmt: skip
 
 
 def _roots(held: Bools, needs: Bools, step: Longs, other: Longs) -> Longs:
@@ -477,9 +478,8 @@ def _roots(held: Bools, needs: Bools, step: Longs, other: Longs) -> Longs:
     receives[chunk, other[chunk, rank]] = True
     top = receives & (step < 0)
     is_only_source, is_only_receiver = held.sum(axis=1) == 1, needs.sum(axis=1) == 1
-    return np.where(
-        is_only_source, held.argmax(axis=1), np.where(is_only_receiver, needs.argmax(axis=1), top.argmax(axis=1))
-    )
+    receiver_or_top = np.where(is_only_receiver, needs.argmax(axis=1), top.argmax(axis=1))
+    return np.where(is_only_source, held.argmax(axis=1), receiver_or_top)
 
 
 def _check_trees(step: Longs, other: Longs, root: Longs, *, up: bool) -> None:
@@ -548,7 +548,7 @@ class _Positions(NamedTuple):
 
 
 def _tops_and_depths(parent: Ints) -> _Positions:
-    """Return for every rank the top of its tree or branch, and how far it is from there. O(ranks log depth)."""
+    """Return the positions of all ranks. Every round doubles how far each rank looks up: O(ranks log depth)."""
     top = np.where(parent < 0, np.arange(len(parent)), parent)
     depth = (parent >= 0).astype(np.int64)
     while not np.array_equal(next_top := top[top], top):
@@ -579,7 +579,7 @@ def _to_schedule(
         count = sum(map(len, groups))
         for group in groups:
             number[group[0]] = len(columns)
-            group_share = share * len(group) // count
+            group_share = share * len(group) // count  # exact: `count`, a power of 2, divides `scale`
             columns.append((int(new_block[old.block[chunk]]), offset, group_share))
             offset += group_share
     tree, rank = np.nonzero((trees.hop >= 0) & (number >= 0)[:, None])

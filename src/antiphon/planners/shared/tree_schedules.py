@@ -145,9 +145,11 @@ def part_exchanges(schedule: Schedule) -> tuple[Longs, Longs]:
     """
     op, step = schedule.op.astype(np.int64), schedule.step.astype(np.int64)
     src, dst, ranks = schedule.src, schedule.dst, schedule.collective.ranks
-    place = (schedule.chunk.astype(np.int64) * (schedule.steps + 1) + step) * ranks
+    chunk_and_step = (schedule.chunk.astype(np.int64) * (schedule.steps + 1) + step) * ranks
     is_sum = op == REDUCE
-    has_reverse = np.isin((place + src) * ranks + dst, ((place + dst) * ranks + src)[is_sum])
+    # rows whose opposite, in the same chunk and step, is a sum, too: of such a pair the one from the lower rank becomes
+    # the copy
+    has_reverse = np.isin((chunk_and_step + src) * ranks + dst, ((chunk_and_step + dst) * ranks + src)[is_sum])
     parted = is_sum & has_reverse & (src < dst)
     op[parted] = COPY
     return op, step + (np.isin(schedule.chunk, schedule.chunk[parted]) & (op == COPY))

@@ -82,12 +82,13 @@ class UnevenStarts:
         self.min_plans = min_plans
         self._cached_sizes: dict[tuple[int, tuple[int, int]], StartSizes | None] = {}
         self.plans = [replace(plan, pieces=1) for plan in plans]
-        found_classes = [
+        unmerged_classes = [
             chunk_class
             for n, plan in enumerate(self.plans)
             for chunk_class in _chunk_classes(n, plan, topology, together)
         ]
-        self.classes = merge_kinds(found_classes) if found_classes else []
+        # kinds here: resources that every class loads alike
+        self.classes = merge_kinds(unmerged_classes) if unmerged_classes else []
         self.kinds = distinct_kinds(self.classes)
         self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
         quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
@@ -254,8 +255,8 @@ class UnevenStarts:
         """Return the schedule: a copy of every class for each of its starts; a long run of equal starts is one copy in
         pieces."""
         common = self._common_denominator
-        chunk_table, rows = [unmoved_chunks(self.plans, sizes.denominator, common)], []
-        count = len(chunk_table[0][0])
+        unmoved_blocks, unmoved_shares = unmoved_chunks(self.plans, sizes.denominator, common)
+        chunk_table, rows, count = [(unmoved_blocks, unmoved_shares)], [], len(unmoved_blocks)
         pieces = [np.ones(count, np.int64)]
         for class_parts, starts, chunk_class in zip(
             sizes.counts, _list_starts(sizes.counts), self.classes, strict=True
@@ -356,19 +357,19 @@ def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:
     start, length = longest_run(values)
     # the run gets equal integers; the other values share what remains
     equal_share = round(float(values[start] / values.sum()) * total)
-    rest = total - equal_share * length
+    remainder = total - equal_share * length
     other_values = values.copy()
     other_values[start : start + length] = 0
-    if length < LONG or rest < 0 or not (equal_share and other_values.any()):
+    if length < LONG or remainder < 0 or not (equal_share and other_values.any()):
         return round_to_total(values, total)
-    counts = round_to_total(other_values, rest)
+    counts = round_to_total(other_values, remainder)
     counts[start : start + length] = equal_share
     return counts
 
 
 def longest_run(values: NDArray[Any]) -> tuple[int, int]:
     """Return the start and length of the longest run of equal nonzero values."""
-    edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))
+    edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))  # -1, which no value is: both ends are edges
     lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
     at = int(lengths.argmax())
     return int(edges[at]), int(lengths[at])

@@ -70,6 +70,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     owned_elsewhere, target = owned_elsewhere[order], target[order]
     fits = index_in_run(target) < room[target]
     holder[owned_elsewhere[fits]] = target[fits] + low
+    # all servers together have room for exactly the blocks owned elsewhere
     unused_room = room - np.bincount(target[fits], minlength=count)
     holder[owned_elsewhere[~fits]] = np.repeat(np.arange(low, high), unused_room)
     return holder

@@ -74,7 +74,8 @@ def _choose_plan(
         return min(gathering, key=lambda choice: choice.seconds)
     best, target = _plan_in_place(tree, cost, node, child_seconds)
     for choice in options:
-        # rearrangement must be clearly faster than the best in place, as the model is least sure of it
+        # rearrangement must be clearly faster than the best in place, as the model is least sure of it. SLACK is a
+        # factor just below 1, so that rounding decides nothing
         if choice.seconds < target * SLACK:
             best, target = choice, choice.seconds
     # one step among all servers may win if latency decides

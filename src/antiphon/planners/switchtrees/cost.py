@@ -1,4 +1,4 @@
-"""Predict the time of a switch's part of a plan by GenModel (section 3.3), link by link of the tree.
+"""Predict the time of a switch's part of a plan by GenModel (Xiong et al. 2024, section 3.3), link by link of the tree.
 
 Input: the rooted tree with the figures of its links, the message size, and what a switch might do (choose.py). Output:
 seconds. The rules are those of model `genmodel`. A step takes alpha seconds. A link takes beta + epsilon * max(w - w_t,
@@ -87,9 +87,9 @@ class PartCost:
         `count`: children; `holders`: servers per child that hold data. O(divisors^2 * tiers).
         """
         group_bytes, tiers = self.nbytes / holders, self.list_tiers(node, holds)
-        kind, _ = self._fastest_type(count, group_bytes, self.list_tiers(node, holds, add_excess=True))
+        plan_type, _ = self._fastest_type(count, group_bytes, self.list_tiers(node, holds, add_excess=True))
         _, seconds = self._fastest_type(count, group_bytes, tiers)
-        return kind, self._price_type(kind, count, group_bytes, tiers), seconds
+        return plan_type, self._price_type(plan_type, count, group_bytes, tiers), seconds
 
     def _fastest_type(self, count: int, group_bytes: float, tiers: Sequence[Tier]) -> tuple[str, float]:
         """Return the fastest plan type and its seconds; ties: the fewest steps. `group_bytes`: data of one group."""
@@ -97,24 +97,25 @@ class PartCost:
         options = [(seconds, len(fans), name_of(fans))]
         if count > 2:
             options += [
-                (self._price_type(kind, count, group_bytes, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)
+                (self._price_type(plan_type, count, group_bytes, tiers), steps_of(plan_type, count), plan_type)
+                for plan_type in (RING, RHD)
             ]
         shortest = min(seconds for seconds, _, _ in options)
-        _, kind = min((steps, kind) for seconds, steps, kind in options if seconds * SLACK <= shortest)
-        return kind, shortest
+        _, plan_type = min((steps, plan_type) for seconds, steps, plan_type in options if seconds * SLACK <= shortest)
+        return plan_type, shortest
 
-    def _price_type(self, kind: str, count: int, group_bytes: float, tiers: Sequence[Tier]) -> float:
+    def _price_type(self, plan_type: str, count: int, group_bytes: float, tiers: Sequence[Tier]) -> float:
         """Return the seconds of a plan type by its closed form, at the slowest of these links."""
-        if kind == RING:
+        if plan_type == RING:
             return max(genmodel_forms.ring(count, group_bytes, tier, self.server, self.kind).total for tier in tiers)
-        if kind == RHD and count & (count - 1):
+        if plan_type == RHD and count & (count - 1):
             # The form moves all data from and to servers beyond the largest power of two, in the first and last step.
             # Our plan has one step more per half, in which they get (or send) only their own blocks: add its alpha.
             allreduce_seconds = max(
                 genmodel_forms.rhd(count, group_bytes, tier, self.server).total + 2 * tier.alpha for tier in tiers
             )
             return allreduce_seconds * sum(self.halves) / 2
-        fans = fans_of(kind, count)
+        fans = fans_of(plan_type, count)
         return max(genmodel_forms.hcps(fans, group_bytes, tier, self.server, self.kind).total for tier in tiers)
 
     def _best_factorization(
@@ -156,8 +157,9 @@ class PartCost:
             ((1 - owned_shares) / holders_per_child)[child],
             (other_children * owned_shares / holders_per_child)[child],
         )
-        # senders to one server at once: to an owner while reducing (from each child at most one per block that it owns,
-        # as one holder has the child's sum of a block), to a holder in the allgather
+        # How many send to one server at once. While reducing, an owner gets each of its blocks from one holder of every
+        # other child: from `ratio` holders of a child, but at most one per block. In the allgather a holder gets blocks
+        # from `ratio` owners of every other child. `blocks`: per owner, by its child; in total there is one per server.
         blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
         # [i, j]: holders in child j per owner in child i
         ratio = np.maximum(holders_per_child[None, :] / holders_per_child[:, None], 1)
@@ -216,8 +218,8 @@ class PartCost:
         """Return the seconds of data rearrangement: `group_count` servers below a node gather the data of all.
 
         Each server gives a fraction `share` of nbytes to the first of its group, and in the allgather gets it back.
-        `back`: instead these servers send to the owners (`SwitchChoice.spread`), and the owners to them in the
-        allgather. O(servers * depth).
+        `back`: the reverse (`SwitchChoice.spread`): in the reducescatter the first of each group sends to its servers,
+        the owners, and in the allgather they send to it. O(servers * depth).
         """
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         receivers = representatives(high - low, group_count) + low
@@ -228,6 +230,8 @@ class PartCost:
         for present, ends in zip(halves, ((src, receivers), (receivers, src)), strict=True):
             if present:
                 seconds += self._price_moves(*ends, share)
+        # The first of a group adds up its own data and those of the fan - 1 others; back, each owner adds what it
+        # receives to what it has.
         fan = -(-(high - low) // group_count)
         return seconds + self._price_combining(share * (1 if back else fan - 1), 2 if back else fan)
 

@@ -109,7 +109,7 @@ def _best_root(
     for tree in trees:
         # nothing is gathered inside boxes: the tree has only a simple form of the links in a box
         choices = choose_plans(tree, PartCost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
-        # SLACK: rounding must not decide between equal roots.
+        # SLACK, a factor just below 1: rounding must not decide between equal roots.
         if best is None or _plan_seconds(choices) < _plan_seconds(best[1]) * SLACK:
             best = tree, choices
     assert best is not None
@@ -182,8 +182,9 @@ def _to_schedule(
     }
     # Both halves, the second after the first.
     halves["allreduce"] = [*halves["reducescatter"], (gather_step + np.int32(half.steps), half.dst, half.src, COPY)]
-    step, src, dst = (np.concatenate(columns) for columns in list(zip(*halves[kind], strict=True))[:3])
-    op = np.repeat(np.array([op_of_half for *_, op_of_half in halves[kind]], np.uint8), len(half.step))
+    steps, senders, receivers, ops = zip(*halves[kind], strict=True)
+    step, src, dst = (np.concatenate(columns) for columns in (steps, senders, receivers))
+    op = np.repeat(np.array(ops, np.uint8), len(half.step))
     schedule = Schedule(
         collective, cut(collective, count if kind == "allreduce" else 1), step, np.tile(half.block, len(halves[kind])),
         rank[src], rank[dst], op,

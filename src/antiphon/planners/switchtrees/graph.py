@@ -74,7 +74,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> UnrootedTree:
     number = {node: i for i, node in enumerate(nodes)}
     tree_links: dict[tuple[int, int], list[int]] = {}
     for (first, second), link_numbers in links.items():
-        tail, head = merged_into.get(first, -1), merged_into.get(second, -1)
+        tail, head = merged_into.get(first, -1), merged_into.get(second, -1)  # -1: a node without links both ways
         if tail in number and head in number and tail != head:
             tree_links.setdefault((number[tail], number[head]), []).extend(link_numbers)
     merged_nodes: dict[int, list[int]] = {}  # by representative
@@ -133,6 +133,7 @@ def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[
     number = {name: topology.nodes + i for i, name in enumerate(host_names)}
     for node, place in enumerate(topology.places):
         levels = place.split("/")
+        # the box whose name is the beginning of the node's place
         box[node] = next((number[p] for i in range(len(levels)) if (p := "/".join(levels[: i + 1])) in number), -1)
     is_member = np.zeros(topology.nodes, np.bool_)
     is_member[list(members)] = True
@@ -251,6 +252,7 @@ def _find_parallel_switches(remaining: dict[int, set[int]], low: set[int]) -> li
     grouped: set[int] = set()
     for node in sorted(remaining):
         above = remaining[node]
+        # nodes that are linked with low ones have no single layer above; a single switch above needs no merging
         if node not in low or above & low or len(above) < 2 or above & grouped:
             continue
         # all low nodes at these switches must be linked with exactly the same ones

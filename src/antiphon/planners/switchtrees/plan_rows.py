@@ -79,7 +79,11 @@ def block_owners(tree: RootedTree, choice: SwitchChoice | None) -> Longs:
 
 
 class _RowBuilder:
-    """Rows under construction, and by switch the number of steps after which it is done (`ended`)."""
+    """Rows under construction, and by switch the number of steps after which it is done (`ended`).
+
+    Of a choice, `kind` is the plan type, `holder_counts` by child the number of servers on which its partial sums are
+    gathered ((): no gathering), and `spread` whether a last step takes blocks from there to their owners.
+    """
 
     def __init__(self, tree: RootedTree, choices: list[SwitchChoice | None]) -> None:
         self.tree, self.choices = tree, choices
@@ -227,7 +231,7 @@ class _RowBuilder:
         has its partial sum.
         """
         count, first = len(senders), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
-        holder = np.stack(senders).astype(np.int32)
+        holder = np.stack(senders).astype(np.int32)  # by child and block
         blocks_per_batch = max(BATCH_ROWS // count, 1)
         for begin in range(0, holder.shape[1], blocks_per_batch):
             block = np.arange(begin, min(begin + blocks_per_batch, holder.shape[1]), dtype=np.int32)

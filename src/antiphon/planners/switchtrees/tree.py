@@ -90,7 +90,10 @@ class RootedTree:
 
     @cached_property
     def alpha(self) -> Floats:
-        """By switch, the latency of the longest path through it, from a server below one child to one below another."""
+        """By switch, the latency of the longest path through it, from a server below one child to one below another.
+
+        0 for servers, and for switches with a single child.
+        """
         # latency to the farthest server below, upwards and downwards
         far = [np.zeros(len(self.parent)) for _ in range(2)]
         out = np.zeros(len(self.parent))
@@ -229,9 +232,9 @@ def root_tree(graph: UnrootedTree, root: Root, topology: Topology, profile: Prof
     up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return RootedTree(
-        (name, *(graph.names[node] for node in order[1:])), parents, end, low, high, np.flatnonzero(server),
-        np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down,
-        _label_subtrees(parents, rows),
+        names=(name, *(graph.names[node] for node in order[1:])), parent=parents, end=end, low=low, high=high,
+        leaf=np.flatnonzero(server), member=np.array([node for node in order if 0 <= node < graph.servers], np.int64),
+        up=up, down=down, shape=_label_subtrees(parents, rows),
     )  # fmt: skip
 
 

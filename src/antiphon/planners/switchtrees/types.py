@@ -68,6 +68,7 @@ def steps_of(kind: str, count: int) -> int:
     if kind == RING:
         return count - 1
     if kind == RHD:
+        # log2 of a power of two; else that of the largest one below, and a step before and one after
         return (count - 1).bit_length() if count & (count - 1) == 0 else count.bit_length() + 1
     return len(kind.split("x"))
 

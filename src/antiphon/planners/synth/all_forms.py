@@ -231,6 +231,7 @@ class AllForms:
             # If links carry 2 n - 1 sends of every chunk, an algorithm need not be made of pairs of trees.
             if is_bounded_by_trees(instance, self.work.collective) and (2 * instance.ranks - 1) * chunks > links:
                 self.work.tell(f"pairs of trees with C = {chunks}, S = {steps}, R = {rounds}: prices that forbid them")
+                # `price`, here and below: the effort that a call spent, not a price of links
                 duals, price = self.search.run_solver(price_pairs, instance, point, self.budget.left())
                 self.tree_duals[point] = duals or []
                 self.budget.pay(price)
@@ -260,7 +261,8 @@ class AllForms:
                 return proved
             self.budget.pay(price)
         # Fewer sends than `lowest` are excluded already. Raise `sends` until it is not refuted that so many suffice.
-        # Only the last of these refutations needs a proof, so all are found without one.
+        # Only the last of these refutations needs a proof, so all are found without one. `shared`: the inputs of one
+        # chunk may cross a link together, and `rounds` limits the links that they cross.
         lowest = sends = math.ceil(max(tightest[0], proved[0]) / per_send)
         refuted = True
         while refuted:
@@ -358,7 +360,8 @@ class AllForms:
     def _list_tries(self, turn: int, chunks: int, steps: int, rounds: int) -> Iterator[Try]:
         """Yield what a turn tries: tree pairs where links are nearly full, then sums, each under some symmetries."""
         instance, max_size = self.search.instance, min(SUM_LIMITS.first_size * 4**turn, self.max_size)
-        capacity = rounds * sum(instance.capacity[: len(instance.bonds)])
+        capacity = rounds * sum(instance.capacity[: len(instance.bonds)])  # sends over single links, of all links
+        # two trees send a chunk 2 (n - 1) times
         if SUM_LIMITS.min_load * capacity <= 2 * (instance.ranks - 1) * chunks <= capacity:
             # a full set of images has variables for one chunk, each chunk beyond full sets its own: 3 per arc and step
             sets = [
@@ -457,7 +460,7 @@ class AllForms:
         ):
             if len(subgroup) <= SUM_LIMITS.max_elements:
                 subgroups.setdefault(frozenset(number[row.tobytes()] for row in subgroup.nodes))
-        return [subgroup for subgroup in subgroups if subgroup]
+        return [subgroup for subgroup in subgroups if subgroup]  # empty: too large (`_close`)
 
 
 def _close(group: SymmetryGroup, number: dict[bytes, int], generators: list[int]) -> frozenset[int]:

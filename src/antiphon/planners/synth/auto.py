@@ -93,7 +93,7 @@ def decide_candidate(
     if cached is None:
         before = search.budget.spent
         decided, spent_after = _ask_engines(search, task, tell, memory, turns)
-        prices = [total - before for total in [*spent_after, search.budget.spent]]
+        prices = [total - before for total in [*spent_after, search.budget.spent]]  # after each turn, the last included
         if isinstance(decided, Solved):
             search.cache.put(question, CachedAnswer(prices, decided.engine, list(decided.moves)))
         elif isinstance(decided, Impossible) and decided.resolution is not None:
@@ -243,6 +243,7 @@ def _next_splits(
     split_source: Iterator[tuple[int, ...]], splits: list[tuple[int, ...]], count: int
 ) -> list[tuple[int, ...]]:
     """Take up to `count` new splits from the source."""
+    # the range comes first, so that `zip` takes no further split from the source once it is at its end
     return [split for _, split in zip(range(count), split_source, strict=False) if split not in splits]
 
 

@@ -123,7 +123,7 @@ class Cache:
             return None
         answer = entry.answer
         valid = entry.format == FORMAT and entry.question == question.name and entry.check == _answer_checksum(answer)
-        # Prices are cumulative: nonnegative and ascending.
+        # Prices are of all turns so far: nonnegative and ascending.
         valid = valid and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
         if not valid:
             return None

@@ -157,7 +157,8 @@ def _decide_within(
     search: SearchState, candidate: Candidate, limits: CandidateLimits, budget: EffortBudget, tell: Tell
 ) -> Verdict:
     """Decide one candidate within its own budget."""
-    tell(f"trying {_format_candidate(search, candidate)}; R/C >= {search.least_ratio(candidate[1])} is proved")
+    _, steps, _ = candidate
+    tell(f"trying {_format_candidate(search, candidate)}; R/C >= {search.least_ratio(steps)} is proved")
     # the candidate pays from its own budget; the caller charges `spent` to the outer one in order
     outer_budget, search.budget = search.budget, budget
     try:
@@ -170,5 +171,6 @@ def _decide_within(
 
 
 def _format_candidate(search: SearchState, candidate: Candidate) -> str:
+    """Return the candidate as text: (C, S, R), where C counts the chunks of a rank's input."""
     parts, steps, rounds = candidate
     return f"C = {parts * search.instance.input_weight}, S = {steps}, R = {rounds}"

@@ -45,6 +45,7 @@ class CanonicalProblem:
     back: Naming
 
     def translate_moves(self, moves: Iterable[Move]) -> tuple[Move, ...]:
+        """Return the moves in the original numbers of kinds and bonds."""
         kinds = self.back.kinds.tolist()
         return tuple((kinds[kind], chunk, self.back.path(path), step) for kind, chunk, path, step in moves)
 
@@ -132,13 +133,15 @@ class _ColoredGraph:
             self._add_bond(bond)
         if not _roles_determine_kinds(instance, roles):
             # Kinds become vertices: holders -> kind -> destinations.
-            kind_link = LinkType("kind", self._links[0][2].bandwidth)  # any bandwidth: the graph's colors tell kinds
+            _, _, link_type = self._links[0]
+            kind_link = LinkType("kind", link_type.bandwidth)  # any bandwidth: vertices of kinds have their own colors
             for kind in instance.kinds:
                 vertex = self._add_vertex("kind", kind.weight)
                 self._links += [(rank, vertex, kind_link) for rank in kind.holders]
                 self._links += [(vertex, rank, kind_link) for rank in kind.dests]
 
     def _add_vertex(self, *color: Hashable) -> int:
+        """Add a vertex of this color and return its number."""
         self._colors.append(color)
         return len(self._colors) - 1
 

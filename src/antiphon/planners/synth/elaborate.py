@@ -203,6 +203,7 @@ class Elaboration:
         lemmas = [(len(self.records), self._mark_used(self.state.collect_chain(self.conflict)))]
         for step in reversed(self.steps):
             if step < 0:  # backwards, a deleted clause comes back
+                # No conflict, and nothing new is forced: all that is true now was true before the deletion, too.
                 self.state.attach(self.records[~step], self.used[~step])
                 continue
             self._remove_lemma(self.records[step])
@@ -211,7 +212,7 @@ class Elaboration:
         return lemmas[::-1]
 
     def _remove_lemma(self, record: Record) -> None:
-        """Remove a lemma, and undo the assignments that it forced."""
+        """Remove a lemma, undo the assignments that it forced, and derive those again that other clauses force."""
         state = self.state
         state.detach(record, self.used[record[0]])
         forced = [x for x in record[1:] if state.value[x] > 0 and state.reason[abs(x)] is record]
@@ -227,6 +228,8 @@ class Elaboration:
         conflict: Record | None = None
         for literal in record[1:]:
             if state.value[literal] > 0:
+                # Other clauses force the literal, against the assumption: its reason is the conflict. The chain lists
+                # it twice, as the reason of a literal on the trail, too; `_resolve_hints` ends at the first.
                 conflict = state.reason[abs(literal)]
                 break
             if state.value[literal] == 0:

@@ -273,6 +273,7 @@ class _StepSearch:
                 elif isinstance(verdict.decided, Impossible):
                     self.refuted.append(Refuted(candidate.parts, candidate.rounds, verdict.decided))
                 else:
+                    # `cut`: it ended for lack of effort, so that it may try all its turns again
                     self.tried[candidate] = 0 if verdict.cut else turns
                     if candidate not in self.undecided:
                         self.undecided.append(candidate)
@@ -306,7 +307,7 @@ class _StepSearch:
         proof = OPTIMAL if ratio == self.least_ratio else FOR_K if self._all_refuted(ratio) else BEST_FOUND
         return Point(
             search.instance, achieved.parts, self.steps, rounds, algorithm.moves, algorithm.engine, proof,
-            search.prove_least(self.steps), tuple(self.refuted), tuple(sorted(better)),
+            bound_proof=search.prove_least(self.steps), refuted=tuple(self.refuted), open=tuple(sorted(better)),
         )  # fmt: skip
 
     def _all_refuted(self, ratio: Fraction) -> bool:
@@ -335,6 +336,7 @@ def list_candidates(
     for rounds in range(steps, steps + k + 1):
         # R / C < best, and R / C >= lowest, as bounds on the parts
         min_parts = 1 if best is None else math.floor(rounds / (best * weight)) + 1
+        # 0 bounds no number of parts, so only the fewest is a candidate
         max_parts = math.floor(rounds / (lowest * weight)) if lowest else min_parts
         for parts in range(max(min_parts, 1), min(max_parts, limits.parts) + 1):
             ratio = Fraction(rounds, parts * weight)

@@ -118,7 +118,7 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
     chunks = parts * np.asarray(weights, np.int64)
     # number of arcs that each element fixes: 0 is best, as then whole orbits of arcs can be treated alike
     fixed_arcs = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
-    candidates: dict[frozenset[int], None] = {}
+    candidates: dict[frozenset[int], None] = {}  # a set that keeps its order
     for allowed in (fixed_arcs == 0, np.ones(len(group), bool)):
         largest = 0
         for _ in range(_CLIMBS):
@@ -281,7 +281,10 @@ def _row_numbers(numbers: dict[bytes, int], rows: Table) -> Table | None:
 
 
 def _find_generators(tables: _ImageTables) -> Iterator[Table | None]:
-    """Yield machine symmetries that generate all those preserving each rank's role in the collective."""
+    """Yield machine symmetries that generate all those preserving each rank's role in the collective.
+
+    None in place of one that takes some limit, kind or path to none of the instance's.
+    """
     instance = tables.instance
     topology = instance.topology
     plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # no latencies: only capacity counts

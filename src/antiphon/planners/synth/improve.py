@@ -139,9 +139,10 @@ class ChangingAlgorithm:
                 first = 0
             else:
                 entered = self.place[self.entry[chunk, arc.tail]] if (chunk, arc.tail) in self.entry else None
-                if entered is None:
+                if entered is None:  # the tail never receives the chunk, or the move that brings it is taken out
                     continue
-                first = entered[1] + 1
+                _, entered_in_step = entered
+                first = entered_in_step + 1
             for step in range(first, last + 1):
                 yield arc, step
 
@@ -162,11 +163,12 @@ class ChangingAlgorithm:
             if len(lacking) == 1 and depth:
                 full.append(((arc, step), lacking[0]))
         for place, resource in full:
+            _, step = place
             # an overloaded resource has no room even if a move leaves it
-            if (place[1], resource) in visited or self._room(place[1], resource) < 0:
+            if (step, resource) in visited or self._room(step, resource) < 0:
                 continue
-            visited.add((place[1], resource))
-            for other in self._sample(self.occupants[place[1]][resource]):
+            visited.add((step, resource))
+            for other in self._sample(self.occupants[step][resource]):
                 old = self._take(other)
                 if not self._is_allowed(m, place):  # `other` brought the chunk to the tail
                     self._put(other, old)
@@ -257,7 +259,8 @@ class ChangingAlgorithm:
 
     def restore(self, saved: _Saved) -> None:
         """Return to a saved state; it may be restored more than once."""
-        self.place, self.rounds = list(saved[0]), list(saved[1])
+        place, rounds = saved
+        self.place, self.rounds = list(place), list(rounds)
         self._index()
 
     def _shift(self, step: int, by: int) -> None:

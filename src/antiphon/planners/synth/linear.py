@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +181,7 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     """
     prices = _resource_prices(program, -solution.ineqlin.marginals)
     lengths_of = [_spread_lengths(program, number, solution) for number in range(len(program.orbits))]
-    values = [prices.ravel()] + [table.ravel() for pair in lengths_of if pair is not None for table in pair]
+    values = [prices.ravel()] + [table.ravel() for dual in lengths_of if dual is not None for table in dual]
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
     distinct = np.unique(np.round(flat / top, 9)) if top else flat[:0]
@@ -199,14 +199,16 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     ]
 
 
-# Of a multicast: lengths by destination, bond and step; heights by node (0 but for switches) and step. Heights are the
-# potentials of ksync/dual.py.
-Pair = tuple[Floats, Floats]
+class MulticastDual(NamedTuple):
+    """The dual values of a multicast. Heights are the potentials of ksync/dual.py."""
+
+    lengths: Floats  # by destination, bond and step
+    heights: Floats  # by node (0 but for switches) and step
 
 
-def _divide_lengths(lengths_of: list[Pair | None], top: float) -> list[Pair | None]:
+def _divide_lengths(lengths_of: list[MulticastDual | None], top: float) -> list[MulticastDual | None]:
     """Return all lengths and heights divided by the greatest dual value."""
-    return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in lengths_of]
+    return [None if dual is None else MulticastDual(dual.lengths / top, dual.heights / top) for dual in lengths_of]
 
 
 def _resource_prices(program: StepProgram, duals: Floats) -> Floats:
@@ -218,7 +220,7 @@ def _resource_prices(program: StepProgram, duals: Floats) -> Floats:
     return np.asarray((per_orbit / sizes[:, None])[place])
 
 
-def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
+def _spread_lengths(program: StepProgram, number: int, solution: Any) -> MulticastDual | None:
     """Return a multicast's lengths, averaged over the symmetries that fix it, and the heights of the switches (dual
     values of their flow conservation); None for other commodities.
     """
@@ -248,10 +250,10 @@ def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | 
             heights[members, step] = -solution.eqlin.marginals[row] / len(members)
     # the program's dual values count all commodities of the orbit; each gets an equal share
     scale = len(orbit.members)
-    return lengths / (len(keepers) * scale), heights / scale
+    return MulticastDual(lengths / (len(keepers) * scale), heights / scale)
 
 
-def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | None], scale: float) -> StepDual:
+def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[MulticastDual | None], scale: float) -> StepDual:
     """Return an integral dual near these floats: lengths rounded down, prices up until they cover all lengths."""
     instance = program.instance
     integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - _ROUNDING).astype(np.int64)
@@ -262,11 +264,11 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
             cost[bond] += integer_prices[limit]
-    for orbit, pair in zip(program.orbits, lengths_of, strict=True):
-        if pair is None:
+    for orbit, dual in zip(program.orbits, lengths_of, strict=True):
+        if dual is None:
             continue
-        lengths = np.floor(np.maximum(pair[0], 0.0) * scale + _ROUNDING).astype(np.int64)
-        heights = np.round(pair[1] * scale).astype(np.int64)
+        lengths = np.floor(np.maximum(dual.lengths, 0.0) * scale + _ROUNDING).astype(np.int64)
+        heights = np.round(dual.heights * scale).astype(np.int64)
         # dual feasibility of a copy on a bond: price + height(head) - height(tail) >= sum of the lengths that it serves
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
         owner = program.commodities[orbit.commodity].kinds[0]

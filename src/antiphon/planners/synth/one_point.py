@@ -114,8 +114,9 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
     # Optimal if it meets the lower bound on R / C for its number of steps.
     proof = OPTIMAL if Fraction(used_rounds, chunks) == search.least_ratio(used_steps) else BEST_FOUND
     point = Point(
-        instance, parts, used_steps, used_rounds, decided.moves, decided.engine, proof, search.prove_least(used_steps)
-    )
+        instance, parts, used_steps, used_rounds, decided.moves, decided.engine, proof,
+        bound_proof=search.prove_least(used_steps),
+    )  # fmt: skip
     return problem.translate_point(point)
 
 
@@ -124,6 +125,7 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
 
 def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -> Schedule:
     """Return the schedule in the first form that has it: two halves or inputs sent everywhere (allreduce), sums."""
+    chunks, steps, rounds = requested
     _raise_infeasible(_excluded_by_bounds(work, requested))
     search, problem = work.start_search(conversion)
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share_point)
@@ -145,7 +147,7 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
             searched.append({"form": form, "what": form_text, "outcome": UNFIT, "why": result})
     attempts = "; ".join(f"as {attempt['form']} ({attempt['what']}): {attempt['why']}" for attempt in searched)
     raise NotFound(
-        f"planner sccl found no {work.collective.kind} with C = {requested[0]}, S = {requested[1]}, R = {requested[2]} "
+        f"planner sccl found no {work.collective.kind} with C = {chunks}, S = {steps}, R = {rounds} "
         f"on {work.topology.name}, and nothing proves that there is none; {attempts}",
         searched,
     )
@@ -172,10 +174,10 @@ def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]
     if rounds < steps:
         yield f"no {name} has R below S: each of its {steps} steps takes a round or more"
     if steps < lower_bound.latency_steps and lower_bound.latency_witness is not None:
-        why = lower_bound.latency_witness.describe(machine).partition(": ")[2]
+        _, _, why = lower_bound.latency_witness.describe(machine).partition(": ")  # without the kind of witness
         yield f"no {name} has S below {lower_bound.latency_steps}: {why}"
     if Fraction(rounds, chunks) < lower_bound.inverse and lower_bound.witness is not None:
-        why = lower_bound.witness.describe(machine, target.buffer_weight).partition(": ")[2]
+        _, _, why = lower_bound.witness.describe(machine, target.buffer_weight).partition(": ")
         yield f"no {name} has R/C below {lower_bound.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
 
 
@@ -189,7 +191,7 @@ def _excluded_by_broadcasts(forms: AllForms, requested: PointFigures) -> Iterato
             explanation = explain_impossible(
                 broadcast.problem.original, *requested, broadcast.problem.translate_impossible(impossible)
             )
-            root = broadcast.about.rpartition(" ")[2]
+            _, _, root = broadcast.about.rpartition(" ")  # `about` ends in the rank
             description = (
                 f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
             )

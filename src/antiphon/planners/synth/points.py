@@ -87,7 +87,9 @@ def schedule_at(point: Point, topology: Topology, collective: Collective, about:
 
 
 def _run_backwards(spreading: Schedule, topology: Topology, rounds: int) -> Schedule | None:
-    """Invert an allgather on the machine itself, link by opposite link; None if that needs more than `rounds`."""
+    """Invert an allgather on the machine itself, link by opposite link; None if a link has no opposite, or if the
+    result needs more than `rounds`.
+    """
     try:
         inverted = invert(spreading, opposite_links(topology))
     except Unsupported:

@@ -114,12 +114,13 @@ class _Rows:
         return number
 
     def to_matrix(self, columns: int) -> Any:
+        """Return the rows as a sparse matrix of so many columns."""
         from scipy.sparse import csr_array
 
         if not self.right:
             return csr_array((0, columns))
-        flat = [np.concatenate(arrays) for arrays in (self.value, self.row, self.column)]
-        return csr_array((flat[0], (flat[1], flat[2])), shape=(len(self.right), columns))
+        value, row, column = (np.concatenate(arrays) for arrays in (self.value, self.row, self.column))
+        return csr_array((value, (row, column)), shape=(len(self.right), columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +203,7 @@ class StepProgram:
         bond, step = np.nonzero(used)
         in_use[orbit_of[bond], step] = True
         number = np.full(used.shape, -1, np.int64)
-        number.T[in_use.T] = self.variables + np.arange(int(in_use.sum()))
+        number.T[in_use.T] = self.variables + np.arange(int(in_use.sum()))  # numbered step by step
         self.variables += int(in_use.sum())
         return number[orbit_of]
 
@@ -233,14 +234,14 @@ class StepProgram:
         ends = list(commodity.demand)
         amount = self._number_variables(orbits(keepers.bonds), self._useful_steps(commodity, ends))
         self.amounts.append(amount)
-        for place, bonds in enumerate(self._loaded_by):
+        for index, bonds in enumerate(self._loaded_by):
             # every member loads the resource with what the representative moves over the preimage of its bonds
-            back = np.array([np.argsort(self.group.bonds[e])[bonds] for e in orbit.members.values()])
+            preimages = np.array([np.argsort(self.group.bonds[e])[bonds] for e in orbit.members.values()])
             for s in range(self.steps):
-                moved = amount[back, s].ravel()
+                moved = amount[preimages, s].ravel()
                 moved = moved[moved >= 0]
                 # further entries of a row that exists
-                self._fits_rows.row.append(np.full(len(moved), self.load_row(place, s)))
+                self._fits_rows.row.append(np.full(len(moved), self.load_row(index, s)))
                 self._fits_rows.column.append(moved)
                 self._fits_rows.value.append(np.ones(len(moved)))
         if not commodity.spreading:
@@ -272,19 +273,21 @@ class StepProgram:
     ) -> None:
         """Add flow conservation at one node of every orbit, at every time. Ranks may wait; switches may not."""
         instance, steps = self.instance, self.steps
+        # by node: the first time at which data can be there, and the last from which they still reach a destination
         first = instance.distance[list(commodity.holders)].min(axis=0)
         last = steps - instance.distance[:, list(demand)].min(axis=1)
-        none = np.zeros(0, np.int64)
+        no_variables = np.zeros(0, np.int64)
         for node in np.unique(orbits(keepers.nodes)).tolist():
             into, out = np.flatnonzero(instance.head == node), np.flatnonzero(instance.tail == node)
             if node >= instance.ranks:
                 for s in range(steps):
                     self._equal_rows.add_row(amount[into, s], amount[out, s])
                 continue
-            is_source, waiting = node in commodity.holders, none  # waiting: what stays from one time to the next
+            # waiting: the variable of what stays from one time to the next
+            is_source, waiting = node in commodity.holders, no_variables
             for time in range(int(first[node]), int(last[node]) + 1):
-                coming = [waiting, amount[into, time - 1] if time else none]
-                leaving = [amount[out, time] if time < steps else none]
+                coming = [waiting, amount[into, time - 1] if time else no_variables]
+                leaving = [amount[out, time] if time < steps else no_variables]
                 if time < last[node]:
                     waiting = np.array([self.variables])
                     self.variables += 1

@@ -25,6 +25,7 @@ from antiphon.planners.synth.task import Effort
 
 FIRST_CONFLICTS = 50_000  # limit of the first try
 SOLVER = "cadical195"
+SATISFIABLE = "satisfiable"  # outcome of a run without a proof
 
 
 def find_refutation(
@@ -81,7 +82,7 @@ def _search_proof(
             random.Random(effort.seed * 1000 + tries).shuffle(order)
         outcome, try_price = _run_cadical([list(clauses[n]) for n in order], budget)
         price += try_price
-        if outcome == "true":
+        if outcome == SATISFIABLE:
             return None, price
         if isinstance(outcome, list):
             elaboration.read_proof(outcome)
@@ -95,11 +96,12 @@ def _search_proof(
 
 
 def _run_cadical(clauses: list[list[int]], conflicts: int) -> tuple[Any, int]:
-    """Return the lines of a proof ("true" if satisfiable, None if the conflicts do not suffice) and the price."""
+    """Return the lines of a proof (or SATISFIABLE; None if the conflicts do not suffice) and the price."""
     from pysat.solvers import Solver
 
     with Solver(name=SOLVER, bootstrap_with=clauses, with_proof=True) as solver:
         solver.conf_budget(conflicts)
         satisfiable = solver.solve_limited()
         price = LITERAL * sum(map(len, clauses)) + PROPAGATION * solver.accum_stats()["propagations"]
-        return "true" if satisfiable else None if satisfiable is None else solver.get_proof(), price
+        outcome = SATISFIABLE if satisfiable else None if satisfiable is None else solver.get_proof()
+        return outcome, price

@@ -156,7 +156,7 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
         if needed_rounds > max_rounds:
             out.rows.append([-more_than_j])
         elif extra and needed_rounds > 1:
-            out.rows.append([-more_than_j, extra[needed_rounds - 2]])
+            out.rows.append([-more_than_j, extra[needed_rounds - 2]])  # extra[n - 2] says "r_s >= n"
 
 
 def solve_sat(

@@ -171,17 +171,17 @@ class SearchState:
 
     def more_splits(self, parts: int, steps: int, rounds: int) -> Iterator[tuple[int, ...]]:
         """Yield further admitted splits, first those nearest to the center of all, which leave most slack."""
-        ends, price = linear.extreme_splits(self.program_for(steps), parts, rounds)
+        extremes, price = linear.extreme_splits(self.program_for(steps), parts, rounds)
         self.budget.pay(price)
-        if not ends:
+        if not extremes:
             return
         # the mean of the extreme points approximates the center of the polytope
-        middle = [sum(float(e[s]) for e in ends) / len(ends) for s in range(steps)]
+        middle = [sum(float(split[s]) for split in extremes) / len(extremes) for s in range(steps)]
         # per step the rounds to try: up to 1 beyond the whole numbers around the mean; only these if that is too much
         near = [range(max(1, math.floor(x) - 1), math.ceil(x) + 2) for x in middle]
         if math.prod(len(r) for r in near) > MOST_SPLITS:
             near = [range(max(1, math.floor(x)), math.ceil(x) + 1) for x in middle]
-        candidates = [s for s in itertools.product(*near) if sum(s) == rounds]
+        candidates = [split for split in itertools.product(*near) if sum(split) == rounds]
         candidates.sort(key=lambda split: (sum((a - b) ** 2 for a, b in zip(split, middle, strict=True)), split))
         cuts = self.cuts.setdefault(steps, [])
         for candidate in candidates:

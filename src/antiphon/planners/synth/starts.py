@@ -113,8 +113,8 @@ def improve_starts(
             starts.setdefault((len(rounds), Fraction(sum(rounds), block_chunks)), (name, block_chunks, moves))
             yield from yield_unbeaten(block_chunks, moves, name)
         unbeaten = [
-            start for figures, start in sorted(starts.items())
-            if not any(s <= figures[0] and r <= figures[1] and (s, r) != figures for s, r in starts)
+            start for (steps, ratio), start in sorted(starts.items())
+            if not any(s <= steps and r <= ratio and (s, r) != (steps, ratio) for s, r in starts)
         ]  # fmt: skip
         # finer ones get the effort that the others leave
         finer = [finer_start for start in unbeaten for finer_start in _cut_finer(start, floor * instance.input_weight)]
@@ -153,19 +153,19 @@ def _share_of(budget: EffortBudget, count: int) -> int | None:
     return None if effort is None else budget.spent + max(effort // count, 1)
 
 
-def _improve(packing: ChangingAlgorithm, min_rounds: int, least_steps: int) -> Iterator[tuple[Move, ...]]:
+def _improve(algorithm: ChangingAlgorithm, min_rounds: int, least_steps: int) -> Iterator[tuple[Move, ...]]:
     """Yield algorithms of fewer rounds, then of fewer steps, then of more steps and fewer rounds."""
     for depth in LIMITS.depths:
-        packing.shave_all(min_rounds, depth)
-        yield packing.moves()
-    saved = packing.save()
-    while len(packing.rounds) > least_steps and (packing.merge(0) or packing.merge(1)):
-        packing.shave_all(min_rounds, LIMITS.usual_depth)
-        yield packing.moves()
-    packing.restore(saved)
-    while sum(packing.rounds) > min_rounds and packing.split():
-        packing.shave_all(min_rounds, LIMITS.usual_depth)
-        yield packing.moves()
+        algorithm.shave_all(min_rounds, depth)
+        yield algorithm.moves()
+    saved = algorithm.save()
+    while len(algorithm.rounds) > least_steps and (algorithm.merge(extra=0) or algorithm.merge(extra=1)):
+        algorithm.shave_all(min_rounds, LIMITS.usual_depth)
+        yield algorithm.moves()
+    algorithm.restore(saved)
+    while sum(algorithm.rounds) > min_rounds and algorithm.split():
+        algorithm.shave_all(min_rounds, LIMITS.usual_depth)
+        yield algorithm.moves()
 
 
 def _list_starts(instance: Instance, budget: EffortBudget) -> Iterator[tuple[str, int, tuple[Move, ...]]]:
@@ -193,16 +193,16 @@ def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, .
     if not block_chunks or not np.array_equal(count, weights * block_chunks) or schedule.slots > 1 or schedule.op.any():
         return None
     order = np.lexsort((chunks.offset, chunks.block))
-    place = np.empty(len(order), np.int64)  # of a chunk in its block
-    place[order] = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
-    # (block, place) -> (number of the kind, number in the kind), as moves name chunks
+    position = np.empty(len(order), np.int64)  # of a chunk in its block
+    position[order] = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    # (block, position) -> (number of the kind, number in the kind), as moves name chunks
     numbers = {
         name: (number, i) for number, kind in enumerate(instance.kinds)
         for i, name in enumerate(instance.chunks_of_kind(kind, block_chunks))
     }  # fmt: skip
     bond_of = {link: bond for bond, links in enumerate(instance.bonds) for link in links}
     resolved = resolve(instance.topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    names = list(zip(chunks.block.tolist(), place.tolist(), strict=True))
+    names = list(zip(chunks.block.tolist(), position.tolist(), strict=True))
     moves_of: dict[tuple[int, int], list[tuple[tuple[int, ...], int]]] = {}
     rows = zip(schedule.chunk.tolist(), resolved.route.tolist(), schedule.step.tolist(), strict=True)
     paths = [tuple(bond_of[link] for link in resolved.table[route]) for route in range(len(resolved.table))]

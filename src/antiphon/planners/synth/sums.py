@@ -190,7 +190,7 @@ class SumEncoding:
         out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(arrivals, 2)]
         for i in self.target.inputs:
             pair = self.first_pair[v][i]
-            if (pair, q) in after:
+            if (pair, q) in after:  # of an input that is alike under K
                 continue
             terms = [self._add_conjunction(goes, holds[self.first_pair[u][i], p]) for goes, u, p in arrivals]
             terms.append(self._add_conjunction(-fresh, holds[pair, q]))
@@ -223,6 +223,7 @@ class SumEncoding:
         """Limit what all chunks load, on one resource per orbit of H, to what its rounds carry."""
         instance, group, steps = self.instance, self.shape.group, self.steps
         max_rounds = rounds - steps + 1  # every step has one round; variables distribute the other rounds - steps
+        # by step, the variables that say whether it has 2 rounds or more, 3 or more, ...
         extra_rounds = free_rounds(self.clauses, [max_rounds] * steps, rounds)
         arcs_of: dict[int, list[int]] = defaultdict(list)
         for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
@@ -245,11 +246,11 @@ class SumEncoding:
                 if first != self.first_arc[arc] or goes not in true:
                     continue
                 fresh = self.fresh[orbit, self.first_rank[head], q, step] in true
-                for place, element in enumerate(cosets):
+                for position, element in enumerate(cosets):
                     image = int(self.arc_images[element, arc])
                     path = paths[image] if image < len(paths) else ()
                     source, target = (int(nodes[element, tail]), p), (int(nodes[element, head]), q)
-                    sends.append((step, orbit * len(cosets) + place, path, source, target, fresh))
+                    sends.append((step, orbit * len(cosets) + position, path, source, target, fresh))
         return sorted(sends)
 
 
@@ -257,8 +258,8 @@ def rename_sends(sends: Iterable[Send], naming: Naming) -> list[Send]:
     """Return the sends in other numbers of nodes and bonds."""
     nodes = naming.nodes.tolist()
     return sorted(
-        (step, chunk, naming.path(path), (nodes[source[0]], source[1]), (nodes[target[0]], target[1]), fresh)
-        for step, chunk, path, source, target, fresh in sends
+        (step, chunk, naming.path(path), (nodes[sender], sender_slot), (nodes[receiver], receiver_slot), fresh)
+        for step, chunk, path, (sender, sender_slot), (receiver, receiver_slot), fresh in sends
     )
 
 
@@ -268,17 +269,18 @@ def schedule_of_sends(instance: Instance, collective: Collective, chunks: int, s
     route_numbers: dict[tuple[int, ...], int] = {}
     rounds = rounds_of(instance, [(0, chunk, path, step) for step, chunk, path, *_ in sends])  # it reads no kind: 0
     rows = []
-    for step, chunk, path, source, target, fresh in sends:
+    for step, chunk, path, (sender, sender_slot), (receiver, receiver_slot), fresh in sends:
         links = []
         for bond in path:
             links.append(link_of(instance, bond, used[step, bond], rounds[step]))
             used[step, bond] += 1
         route = route_numbers.setdefault(tuple(links), len(route_numbers)) if links else -1
-        rows.append((step, chunk, source[0], target[0], COPY if fresh else REDUCE, route, source[1], target[1]))
+        op = COPY if fresh else REDUCE
+        rows.append((step, chunk, sender, receiver, op, route, sender_slot, receiver_slot))
     table = np.array(rows, np.int64).reshape(-1, 8)
-    column = [as_int32(table[:, i]) for i in range(8)]
-    source_slot, target_slot = column[6:] if table[:, 6:].any() else (None, None)
+    steps, numbers, senders, receivers, ops, routes, *slots = (as_int32(table[:, i]) for i in range(8))
+    src_slot, dst_slot = slots if any(column.any() for column in slots) else (None, None)
     return clean(Schedule(
-        collective, cut(collective, chunks), column[0], column[1], column[2], column[3], column[4].astype(np.uint8),
-        route=column[5], routes=Routes.of(route_numbers), src_slot=source_slot, dst_slot=target_slot,
+        collective, cut(collective, chunks), steps, numbers, senders, receivers, ops.astype(np.uint8), route=routes,
+        routes=Routes.of(route_numbers), src_slot=src_slot, dst_slot=dst_slot,
     ))  # fmt: skip

@@ -77,7 +77,7 @@ def drop_useless_moves(
 ) -> list[tuple[tuple[int, ...], int]]:
     """Return those of one chunk's moves (path, step) that a destination depends on: first arrivals only."""
     chunk_kind = instance.kinds[kind]
-    entered_by: dict[int, tuple[int, tuple[int, ...], int]] = {}
+    entered_by: dict[int, tuple[int, tuple[int, ...], int]] = {}  # by rank, its first arrival: sender, path, step
     for path, step in sorted(moves, key=lambda move: (move[1], move[0])):
         to = int(instance.head[path[-1]])
         if to not in chunk_kind.holders and to not in entered_by:
@@ -88,8 +88,8 @@ def drop_useless_moves(
         node = dest
         while node in entered_by and node not in needed:
             needed.add(node)
-            node = entered_by[node][0]
-    return [entered_by[node][1:] for node in sorted(needed)]
+            node, _, _ = entered_by[node]
+    return [(path, step) for _, path, step in (entered_by[node] for node in sorted(needed))]
 
 
 def orbit_moves(
@@ -153,8 +153,9 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     no_routes = no_routes and len(pairs) == len(instance.bonds)
     return Schedule(
         instance.collective, chunks,
-        np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.int32),
-        as_int32(instance.tail[[row[2][0] for row in rows]]), as_int32(instance.head[[row[2][-1] for row in rows]]),
+        np.array([step for step, _, _ in rows], np.int32), np.array([chunk for _, chunk, _ in rows], np.int32),
+        as_int32(instance.tail[[path[0] for _, _, path in rows]]),
+        as_int32(instance.head[[path[-1] for _, _, path in rows]]),
         np.full(len(rows), COPY, np.uint8),
         route=None if no_routes else np.array(route, np.int32), routes=Routes.of([] if no_routes else route_numbers),
     )  # fmt: skip

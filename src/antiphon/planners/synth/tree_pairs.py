@@ -132,7 +132,7 @@ class TreePairEncoding:
 
     def _require_one(self, literals: list[int]) -> None:
         """Require that exactly one of these is true."""
-        _, more_than_one = self.clauses.count_true(literals, max_count=1)
+        _, more_than_one = self.clauses.count_true(literals, max_count=1)  # more than 0 are true, more than 1
         self.clauses.rows += [literals, [-more_than_one]]
 
     def _limit_loads(self, rounds: int) -> None:

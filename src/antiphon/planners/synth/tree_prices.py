@@ -94,8 +94,8 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
         for number, (root, toward) in enumerate(trees):
             by_step = send_costs(instance, lengths[number].tolist(), toward)
             tables = list_tree_costs(by_step)
-            pay(TREE_SET * steps * 3**instance.ranks)
-            if tables[0][1 << root] >= FAR_COST:
+            pay(TREE_SET * steps * 3**instance.ranks)  # 3^ranks: pairs of a set of ranks and a subset of it
+            if tables[0][1 << root] >= FAR_COST:  # tables[step][set of ranks that have the data before it]: least cost
                 return None
             row = np.zeros(count * size + count)
             for bond, step in _crossings(
@@ -222,6 +222,8 @@ class PairProgram:
         down, up = list_tree_costs(costs), list_tree_costs(reversed_costs)
         self.pay(4 * TREE_SET * self.steps * 3**self.instance.ranks)  # `list_pairs` lists the costs of trees twice, too
         pairs = list_pairs(costs, reversed_costs)
+        # a pair: a tree up in the first t steps to the owners (one rank, or two that then exchange in step t), and a
+        # tree down from there
         for cost, (t, owners, exchanges) in pairs[:PAIRS_PER_TURN]:
             if cost >= FAR_COST:
                 break
@@ -232,7 +234,8 @@ class PairProgram:
                 paths = (_cheapest_path(self.instance, prices, ends, t) for ends in ((v, w), (w, v)))
                 crossings += [(bond, t) for path in paths for bond in path]
             self._add_row(crossings)
-        return float(pairs[0][0])
+        (least_cost, _), *_ = pairs
+        return float(least_cost)
 
 
 def _round_prices(instance: Instance, table: Floats, chunks: int, split: Sequence[int]) -> TreeDual | None:
@@ -285,9 +288,9 @@ def _crossings(
                     later += [(to | 1 << v, cost + paid, (*sends, (u, v))) for to, cost, sends in later]
         owners, _, sends = min(later, key=lambda option: (option[1] + tables[step + 1][option[0]], option[0]))
         for u, v in sends:
-            place = len(costs) - 1 - step if toward else step
-            for bond in _cheapest_path(instance, lengths, (v, u) if toward else (u, v), place):
-                yield bond, place
+            original_step = len(costs) - 1 - step if toward else step
+            for bond in _cheapest_path(instance, lengths, (v, u) if toward else (u, v), original_step):
+                yield bond, original_step
         step += 1
 
 

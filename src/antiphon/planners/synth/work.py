@@ -74,7 +74,8 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
     if conversion.about in (COMPOSED, SUMMED):
         yield from _find_sums(work, search, problem, limits, max_steps)
         return
-    for canonical_point in _find_spreading(search, floor, replace(limits, steps=max_steps), limits.steps, work.tell):
+    spreading_limits = replace(limits, steps=max_steps)
+    for canonical_point in _find_spreading(search, floor, spreading_limits, max_steps=limits.steps, tell=work.tell):
         point = problem.translate_point(canonical_point)
         schedule = schedule_at(point, work.topology, work.collective, conversion.about)
         assert schedule is not None
@@ -135,7 +136,9 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
     members, least_direct = len(work.collective.members), None  # least_direct: R / C of the last one sent everywhere
     # two halves have twice the steps of the allgather that is searched
     half_limits = replace(limits, steps=max(max_steps // 2, 1) if limits.steps is not None else max_steps)
-    for canonical_point in _find_spreading(search, floor, half_limits, limits.steps, work.tell, halved=True):
+    for canonical_point in _find_spreading(
+        search, floor, half_limits, max_steps=limits.steps, tell=work.tell, halved=True
+    ):
         point = forms.problem.translate_point(canonical_point)
         # From twice the least steps on, two halves take no more steps, and move less.
         if point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:

@@ -255,6 +255,7 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
     data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
     delay = options.t_dpa if options.nbytes else Fraction(0)
     slow = split_by_rate(data, first.rate, second.rate, delay) / data
+    # as rates the sets get their shares of the data: a schedule divides the data in proportion to rates
     return [first.scaled_to(1 - slow), second.scaled_to(slow)] if slow else [first]
 
 

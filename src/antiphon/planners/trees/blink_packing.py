@@ -126,7 +126,8 @@ def _blink_result(
 ) -> Blink:
     """Return the result with rates in bytes/s. `packed`: the trees before the integer program, with rates in `unit`."""
     rate = sum((tree.rate for tree in trees), Fraction(0))
-    return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weight_kind)
+    packed_rate = sum((w for w, _ in packed), Fraction(0)) * unit
+    return Blink(trees, rate, optimum, packed=len(packed), packed_rate=packed_rate, weights=weight_kind)
 
 
 def multiplicative_weights(
@@ -220,6 +221,7 @@ def _select_trees(
         uses[list(tree), i] = 1
     narrowest = [min(capacity[e] for e in tree) for tree in trees]
     min_total, packed_total = (1 - threshold) * optimum, sum((w for w, _ in packed), Fraction(0))
+    # in words; the denominator of the weights; by tree, the greatest weight in units of 1 / denominator
     kinds = [("0 or 1", 1, [1] * len(trees)), ("whole", 1, narrowest)]
     kinds += [(f"1/{d}", d, [width * d for width in narrowest]) for d in range(2, LARGEST_DENOMINATOR + 1)]
     for weight_kind, denominator, max_weight in kinds:
@@ -339,7 +341,8 @@ def three_phases(
     several = range(len(servers)) if len(servers) > 1 else ()  # cards matter only between servers
     network_cards = [_network_cards(reach, servers, server_number) for server_number in several]
     lists: list[Sequence[SpanningTree | _NetworkCard]] = [*packed, *network_cards]
-    refinement = refine_shares(lists)
+    refinement = refine_shares(lists)  # per part: its share of the data; each server's tree, then each server's card
+    # len(servers): the roots of a part exchange it in as many equal fractions
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported(
@@ -367,7 +370,7 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
 
     `trees`: per server the root and its tree; `data`: where the part lies in the whole of the data.
     """
-    start = max(_tree_height(hops) for _, hops in trees)
+    start = max(_tree_height(hops) for _, hops in trees)  # the step of the exchange: all servers' reduces end before it
     servers = [_tree_schedules(ranks, root, hops) for root, hops in trees if hops]
     stages = [replace(Placement.single_copy(up, data), start=start - up.steps) for up, _ in servers]
     # the roots exchange: each adds up an equal fraction of the part from all others, then sends the sum back to them
@@ -392,6 +395,7 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
 def _tree_schedules(ranks: int, root: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
     """Return a reduce up a tree to its root, and a broadcast down from there."""
     height, members = _tree_height(hops), (root, *hops)
+    # rows: step, chunk, sender, receiver, operation, links
     up: list[Row] = [(height - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
     down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
     shares = [(0, Fraction(1))]
@@ -413,7 +417,7 @@ def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], server: int) 
     Its rate is the sum of these first links, at most its narrowest limit (without limits, the link).
     """
     topology = reach.topology
-    outside_rank, *_ = servers[server - 1]
+    outside_rank, *_ = servers[server - 1]  # of the server before; before the first comes the last
     ranks_of_card: dict[tuple[int, ...], list[int]] = {}
     rate_of_card: dict[tuple[int, ...], Fraction] = {}
     for rank in servers[server]:

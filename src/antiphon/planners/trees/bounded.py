@@ -155,7 +155,7 @@ def pack_bounded(
 
     `goal`: the rate (bytes/s) at which to stop. `start_trees`: trees to start with instead of stage 1.
     """
-    # columns of the linear program: trees with their load on every row
+    # columns of the linear program: trees with how often they use each row
     columns = {tree.hops: grower.row_load(tree.hops) for tree in start_trees}
     row_loads = np.sum([*columns.values(), np.zeros(len(grower.capacity))], axis=0)
     rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(grower.position)))
@@ -293,7 +293,10 @@ def _prefer_few_shallow_trees(grower: PricedTreeGrower, columns: Mapping[Hops, F
 
 
 def _rated_packing(grower: PricedTreeGrower, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
-    """Return the trees of non-negligible rate at rounded rates, each with its images, which share its rate equally."""
+    """Return the trees of non-negligible rate at rounded rates, each with its images, which share its rate equally.
+
+    Rounded rates may exceed capacities slightly: schedules take only the trees' shares of the data from them.
+    """
     negligible_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
     unit, packed_trees = grower.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
@@ -313,6 +316,7 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     equally many images.
     """
     inside = set(members)
+    # symmetries take nodes to nodes of equal color: the root (2), other members (1), other ranks (0), switches (3)
     color = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
     generators = automorphisms(topology, color)
     if not generators:
@@ -446,7 +450,8 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parents: Paren
             break
         moved = np.flatnonzero(savings[hub] > 0)
         parent[moved] = hub
-    return GrownTree(parent, tree_shape(parent, root)[0], hub_count)
+    depth, _, _ = tree_shape(parent, root)
+    return GrownTree(parent, depth, hub_count)
 
 
 def _grow_nearest(cost: Floats, root: int, max_depth: int) -> Parents | None:

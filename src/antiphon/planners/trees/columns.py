@@ -144,7 +144,7 @@ class QuotientView:
         found.
         """
         group = free_group(topology, demand, sinks, seed) if group is None else group
-        first_image = group[:, : topology.ranks].min(axis=0).tolist()
+        first_image = group[:, : topology.ranks].min(axis=0).tolist()  # by rank, the least rank of its orbit
         return QuotientView(
             group, [root for root in sorted(demand) if first_image[root] == root], orbit_rows(topology, group)
         )
@@ -166,7 +166,10 @@ def _pack_columns(
     # trees of a root carry demand[root] * t[0], where t[0] is the only variable besides the rates and is maximized
     groups, share = [TreeGroup(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = DepthSearch(
-        lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut_rate, view.row_of, view.images), cut_rate
+        lambda: ColumnGeneration(
+            topology, groups, share, gain=[1], sinks=sinks, unit=cut_rate, row_of=view.row_of, images=view.images
+        ),
+        cut_rate,
     )
     # by Edmonds' theorem, and by splitting off balanced switches, trees of some depth attain the cut bound
     attained = not topology.limits and network.balanced
@@ -370,7 +373,10 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     # the trees out of root number i carry t[i] together, and so do those in to it; the sum of t is maximized
     share = [{i: 1} for _ in range(2) for i in range(len(roots))]
     search = DepthSearch(
-        lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, images=1), limit
+        lambda: ColumnGeneration(
+            topology, groups, share, gain=[1] * len(roots), sinks=roots, unit=limit, row_of=row_of, images=1
+        ),
+        limit,
     )
     best = search.find_best(hops=None, first=largest_eccentricity(topology, groups, roots), attained=False)
     scale = topology.resources.scale
@@ -400,8 +406,8 @@ class PricedColumns(NamedTuple):
 class ColumnGeneration:
     """Column generation for one packing problem; `master` is its linear program over the columns so far.
 
-    `share`, `gain`, `unit`: as in `Master`: the amounts that groups of trees must carry, the objective, and the scale
-    of rates.
+    The program maximizes the sum of gain[j] * t[j]; the trees of group g must carry the sum of share[g][j] * t[j].
+    `unit`: about the optimum, in units of the capacities; floats are scaled by it.
     `row_of`: by link and limit, its row in the linear program.
     `images`: number of images of a tree under the symmetries, which load the rows together; 1 without symmetry.
     `is_exact`: whether cheapest trees can be computed exactly: whether no rank only relays.
@@ -426,6 +432,7 @@ class ColumnGeneration:
         self.master = Master(capacity, share, gain, unit)
         self.restarts = min(_RESTARTS, 2**12 // topology.ranks**2)  # none above 64 ranks: each takes ranks^2 steps
         self.limits_of = [resources.limits_of(link) for link in range(topology.links)]
+        # at prices up to this every tree costs less than FAR
         self.price_scale = min(_PRICE_SCALE, FAR // self.hop_prices.max_tree_cost)
 
     def make_column(self, number: int, priced_hops: PricedHops, parents: Parents) -> Column:
@@ -509,6 +516,7 @@ class ColumnGeneration:
                 if average_price is None
                 else (_OLD_WEIGHT * average_price + (1 - _OLD_WEIGHT) * point.price)
             )
+            # of each: the bound, whether a column was added, and the prices
             rounds = [
                 (*self._price_round(point, price, hops, restarts=0), price) for price in (average_price, point.price)
             ]
@@ -542,6 +550,7 @@ class ColumnGeneration:
         assert priced is not None, "the first columns reached all sinks"
         # weak duality: (sum of capacity * price) / (cost of the cheapest trees) bounds every packing
         bound = self.master.dual_bound(ints, priced.costs)
+        # a column whose loads the program has already is not added again
         fresh = [self.master.add_column(column) for column in priced.columns if self._is_improving(point, column)]
         return bound, any(fresh)
 

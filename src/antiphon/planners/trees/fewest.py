@@ -104,7 +104,10 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
         """Return the depth of the tree with these edges (indices), rooted at its center."""
         return radius(n, [edges[e][:2] for e in chosen])
 
-    search = _FewestSearch(n, edges, tau, loss, make_search, pack_exactly, depth, widths, effort)
+    search = _FewestSearch(
+        vertices=n, edges=edges, rate=tau, loss=loss, make_search=make_search, pack_exactly=pack_exactly, depth=depth,
+        cut_widths=widths, effort=effort,
+    )  # fmt: skip
     weighted, lower_bound = search.find_trees()
     trees = tuple(tree_of_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, lower_bound)
@@ -140,7 +143,10 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
         """Return the depth of the tree with these arcs (indices)."""
         return tree_of_arcs(machine, root, chosen, Fraction(1)).depth
 
-    search = _FewestSearch(n, arcs, Fraction(rate), loss, make_search, pack_exactly, depth, widths, effort)
+    search = _FewestSearch(
+        vertices=n, edges=arcs, rate=Fraction(rate), loss=loss, make_search=make_search, pack_exactly=pack_exactly,
+        depth=depth, cut_widths=widths, effort=effort,
+    )  # fmt: skip
     weighted, lower_bound = search.find_trees()
     trees = tuple(tree_of_arcs(machine, root, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), rate * machine.unit, lower_bound)
@@ -210,9 +216,10 @@ class _FewestSearch:
     def _exact_packing(self) -> WeightedTrees:
         """Return the exact packing without its lightest trees, as far as the loss allows."""
         packing = heaviest_first(self.pack_exactly())
-        spare = self.rate - self.min_rate
-        while packing[-1][0] <= spare:
-            spare -= packing.pop()[0]
+        spare = self.rate - self.min_rate  # less than the total weight, so that some tree stays
+        while (lightest := packing[-1][0]) <= spare:
+            spare -= lightest
+            packing.pop()
         return packing
 
     def _lower_bound(self) -> int:

@@ -252,9 +252,9 @@ class SpanningSearch(TreeSearch):
             self.later_neighbours.append(row)
         self.later_neighbours.reverse()
         self.all_vertices = (1 << vertices) - 1
-        self.exits: list[dict[int, bool]] = [{} for _ in ends]
+        self.exits: list[dict[int, bool]] = [{} for _ in ends]  # by position and set of vertices: `_has_exit`
         self.connections: list[Joined] = []
-        self.number_of: dict[Joined, int] = {}
+        self.number_of: dict[Joined, int] = {}  # the inverse of `connections`
         # by position, and number in `connections`: the results of `_join_ends` and `_stays_connected`
         self.joins: list[dict[int, tuple[SpanningState, tuple[int, ...]] | None]] = [{} for _ in ends]
         self.skips: list[dict[int, bool]] = [{} for _ in ends]

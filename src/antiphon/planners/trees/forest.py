@@ -80,6 +80,7 @@ def pack_forests(
     divisor = math.gcd(*weights.values())
     weights = {root: weight // divisor for root, weight in weights.items()}
     supplies: dict[tuple[int, ...], int] = {(root,): weight for root, weight in weights.items()}
+    # `side`: by node, whether it is inside the cut, the set that limits the rate by the capacity out of it
     side, cut_rate = tightest_cut(
         link_graph.to_network(link_graph.to_arc_paths()), supplies, _receiving_sinks(sinks, weights)
     )
@@ -87,7 +88,7 @@ def pack_forests(
         raise Invalid(_unreachable_message(topology, next(root for root in weights if side[root]), members))
     # the rate is p/q: with demands times p, and capacities times q, everything is integral
     supply = {root: weight * cut_rate.numerator for root, weight in weights.items()}
-    unit = topology.resources.scale / cut_rate.denominator
+    unit = topology.resources.scale / cut_rate.denominator  # bytes/s for a tree's weight of 1
     # try trees over the members only, then over all ranks as if all were sinks, which lets the others relay
     for spanned in (members, list(range(topology.ranks))):
         trees = _pack_spanned(link_graph, link_graph.to_arc_paths(cut_rate.denominator), supply, spanned, tries)
@@ -252,7 +253,10 @@ class ForestGrower:
         self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
-        """Return what `restore_state` needs. To be called only between trees, with no supply left to carry."""
+        """Return what `restore_state` needs. To be called only between trees, with no supply left to carry.
+
+        The state of the growing tree is not part of it: the next tree sets that anew.
+        """
         flows, arc_paths = self.flows, {arc: capacities[:] for arc, capacities in self.arc_paths.items()}
         return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], arc_paths
 
@@ -411,7 +415,10 @@ class ForestGrower:
 
 
 def _take_path(arc_paths: list[tuple[int, Path]], weight: int) -> Path:
-    """Take the weight from the path of least sufficient capacity: others stay for heavier trees. Keep it sorted."""
+    """Take the weight from the path of least sufficient capacity: others stay for heavier trees. Keep it sorted.
+
+    There is such a path, as no tree is heavier than the widest path of each of its arcs (`ForestGrower.max_weight`).
+    """
     at = bisect_left(arc_paths, (weight, ()))
     amount, path = arc_paths.pop(at)
     insort(arc_paths, (amount - weight, path))

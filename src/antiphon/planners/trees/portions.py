@@ -104,12 +104,13 @@ class _CutProgram:
         self.column_count = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
+        # in units in which the rate is about 1
         self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
         self.ends = [
             (topology.link_dst, topology.link_src) if is_reversed else (topology.link_src, topology.link_dst)
             for is_reversed in self.inward
         ]
-        self.work = 0
+        self.work = 0  # the solver's pivots times rows so far
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
         # start with the cuts around single ranks: data into every rank, and out of every root
         for direction in range(self.directions):
@@ -146,7 +147,7 @@ class _CutProgram:
         return None
 
     def _solve_program(self) -> Floats | None:
-        """Return the optimal variables under the cuts so far, or None."""
+        """Return the optimal variables under the cuts so far, or None if the solver ends without an optimum."""
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
@@ -292,7 +293,7 @@ def _pack_direction(
     if widths is None:
         return None
     tail, head = (tuple(ends.tolist()) for ends in program.ends[direction])
-    link_graph = LinkGraph(topology.ranks, topology.nodes, topology.links, tail, head, tuple(widths))
+    link_graph = LinkGraph(topology.ranks, topology.nodes, topology.links, tail=tail, head=head, capacity=tuple(widths))
     return fit_trees(link_graph, {root: amount for root, amount in demand.items() if amount})
 
 

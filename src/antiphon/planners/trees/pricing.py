@@ -138,7 +138,7 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     Every rank takes its cheapest incoming hop. If these form cycles, each cycle is contracted to one node and the
     search repeated; at the end cycles are opened again, the outermost first. A hop a -> v into a contracted cycle
     costs cost[a, v] - (the cheapest hop to v): the extra cost of reaching v from outside, since the other nodes of the
-    cycle keep their hops. O(ranks^3) at worst, in NumPy columns.
+    cycle keep their hops. O(ranks^3) at worst, in NumPy columns. Costs and `far` may be floats, too.
 
     From rank 0 hops to 1 and 2 cost 9 and 10, one between 1 and 2 costs 1. The cheapest of all are 2 -> 1 and 1 -> 2, a
     cycle; to enter it at 1 costs 9 - 1 = 8 more, at 2 10 - 1 = 9. So 1 is reached from 0, and 2 from 1:
@@ -282,6 +282,8 @@ def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Paren
 
 def grow_by_layer(cost: Costs, root: int, max_depth: int, far: float) -> Parents | None:
     """Return a breadth-first tree: every rank at its least depth, by the cheapest hop from the layer above.
+
+    Costs and `far` may be floats, too.
 
     >>> grow_by_layer(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
     [-1, 0, 0, 2]

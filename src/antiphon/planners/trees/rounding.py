@@ -94,7 +94,8 @@ class Capacities:
         bandwidths = [topology.bandwidth(link) for link in range(topology.links)]
         bandwidths += [limit.bandwidth for limit in topology.limits]
         rows = np.arange(len(bandwidths)) if group is None else orbit_rows(topology, group)
-        size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
+        size = np.bincount(rows)
+        _, first = np.unique(rows, return_index=True)  # by row, a resource of it: all of an orbit have equal bandwidth
         images = 1 if group is None else len(group)
         capacity = [bandwidths[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]
         limits_of = topology.resources.limits_of

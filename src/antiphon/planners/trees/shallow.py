@@ -132,7 +132,9 @@ def shallow(
     else:
         broadcast = dual(collective).collective if reversed_plan else collective
         check_reach(machine, [collective.roots[0]], collective.members, reversed_plan)
-        plans = _choose_forests(machine, broadcast, max_rate or Fraction(0), depth, request.seed, pieces is None)
+        plans = _choose_forests(
+            machine, broadcast, max_rate or Fraction(0), depth, request.seed, with_kinds=pieces is None
+        )
     forests = plans.forests
     search_facts: dict[str, Any] = {
         "forests": [
@@ -230,11 +232,10 @@ def _choose_forests(
         symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, grower.group))
     if not with_kinds:
         return _Plans(forests[::-1], kinds=[], min_mixed=1)
-    quick_forest = _without_slow_links(grower, ranks, symmetric_forests[-1], max_rate)
-    return _Plans(
-        forests[::-1],
-        *_tree_kinds(collective, grower, [quick_forest or symmetric_forests[-1], *symmetric_forests[-2::-1]]),
-    )
+    *slower_forests, fastest_forest = symmetric_forests
+    quick_forest = _without_slow_links(grower, ranks, fastest_forest, max_rate)
+    kinds, min_mixed = _tree_kinds(collective, grower, [quick_forest or fastest_forest, *slower_forests[::-1]])
+    return _Plans(forests[::-1], kinds, min_mixed)
 
 
 def _without_slow_links(
@@ -275,6 +276,7 @@ def _tree_kinds(
 def delay_hops(hops: Hops) -> Hops:
     """Return the same tree with every hop as late as possible, but the tree no deeper.
 
+    The `depth` of a hop then states its step, from 1, which may be later than its distance from the root.
     A mix of both forms uses links that would idle at the ends of a pipeline: on a ring the shorter branch of a tree may
     carry its data at the beginning, at the end, or in part at both.
     """
@@ -358,7 +360,8 @@ def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees
         representatives, _ = _round_shares(machine, collective, packed, LARGE_DENOMINATOR)
     trees = packed.with_rates(representatives)
     schedule = trees.to_schedule(collective)
-    return _Forest(schedule, packed, trees.depth, len(trees), throughput(schedule, machine) or Fraction(0), method)
+    rate = throughput(schedule, machine) or Fraction(0)
+    return _Forest(schedule, packed, depth=trees.depth, trees=len(trees), rate=rate, method=method)
 
 
 def _round_shares(
@@ -366,8 +369,9 @@ def _round_shares(
 ) -> tuple[tuple[SpanningTree, ...], Rounding | None]:
     """Return the packing's representatives at rounded rates, and the rounding."""
     return rounded_trees(
-        packed.representatives, {collective.roots[0]: 1}, collective.members, machine, max_denominator, packed.group
-    )
+        packed.representatives, weight={collective.roots[0]: 1}, ends=collective.members, topology=machine,
+        max_denominator=max_denominator, group=packed.group,
+    )  # fmt: skip
 
 
 def choose_trees(grower: PricedTreeGrower, trees: Iterable[Hops]) -> list[Hops]:
@@ -389,6 +393,7 @@ def choose_trees(grower: PricedTreeGrower, trees: Iterable[Hops]) -> list[Hops]:
     starts = solve_starts(fitting, resource_kinds, steps) if fitting else None
     if starts is None:
         return []
+    # by number of the tree, which is `plan` of its class: its fraction of the data
     share = {tree_class.plan: float(tree_starts.sum()) for tree_class, tree_starts in zip(fitting, starts, strict=True)}
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 

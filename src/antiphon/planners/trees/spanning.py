@@ -334,6 +334,7 @@ class Arborescences:
         """Return the arc of `aside` that can carry the greatest weight, and this weight.
 
         The bounds in `aside` were computed for an earlier, smaller tree; what arcs can carry has only fallen since.
+        Some arc can carry a weight above 0, by Edmonds' theorem.
         """
         best, max_slack = -1, 0
         # by descending upper bound: stop once it is no better than the best so far
@@ -366,7 +367,8 @@ class Arborescences:
         feed = [0] * self.vertices
         feed[u] = feed[self.root] = needed
         source = u if u == self.root else self.vertices
-        return min(weight, self.flows.value(self.capacity_now + feed, source, v) - other_weight)
+        # capacities of the usable arcs, then of the arcs from the extra source
+        return min(weight, self.flows.value([*self.capacity_now, *feed], source, v) - other_weight)
 
 
 def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:

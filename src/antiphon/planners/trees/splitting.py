@@ -244,7 +244,7 @@ class ExactSplit:
         `limit`: the most to move; -1 is as much as possible.
         """
         flows = self.flows
-        # at most the capacity of either arc can be split off
+        # both arcs exist, as tail and head are ports; at most the capacity of either can be split off
         into, out = flows.at[tail][self.switch], flows.at[self.switch][head]
         amount = min(flows.capacity[into], flows.capacity[out])
         amount = amount if limit < 0 else min(amount, limit)
@@ -273,7 +273,7 @@ class ExactSplit:
         flows = self.flows
         used_in, used_out = flows.flow[into][sink], flows.flow[out][sink]
         if used_in < flows.capacity[into] and used_out < flows.capacity[out]:
-            return 0  # both arcs still have room, so the sink's residual arcs are what they were
+            return 0  # both arcs still have room, so the sink's residual arcs need no update
         excess = max(used_in - flows.capacity[into], used_out - flows.capacity[out], 0)
         # flow that passes both arcs can use the new direct arc without any search
         shift = min(excess, used_in, used_out)
@@ -375,7 +375,9 @@ def build_link_graph(topology: Topology) -> LinkGraph | None:
         head.append(extra_head)
         capacity.append(min(width[topology.links + number], sum(width[link] for link in limit.links)))
     nodes = topology.nodes + len(topology.limits)
-    return LinkGraph(topology.ranks, nodes, topology.links, tuple(tail), tuple(head), tuple(capacity))
+    return LinkGraph(
+        topology.ranks, nodes, topology.links, tail=tuple(tail), head=tuple(head), capacity=tuple(capacity)
+    )
 
 
 def _common_end(topology: Topology, limit: SharedLimit) -> str | None:
@@ -405,7 +407,7 @@ class SinkFlows:
 
     For packing (forest.py) one tree grows at a time. Its weight has left the root's supply, but a sink outside the tree
     must still be able to receive that weight: from any node that the tree has reached, over capacity that the tree does
-    not use. `tree_flow[node][sink]` is the part of the sink's flow that starts at that node of the tree.
+    not use. `tree_flow[node][sink]` is the amount of the sink's flow that starts at that node of the tree.
     """
 
     def __init__(self, nodes: int, sinks: int, arcs: Mapping[Arc, int], supply: Mapping[int, int]) -> None:

@@ -74,10 +74,12 @@ class SymmetricTrees:
         orbits: dict[bytes, tuple[SpanningTree, Longs]] = {}
         for tree in trees:
             image_elements = _distinct_images(topology, symmetries, tree)
-            key = min(image_elements)
-            rate = tree.rate + (orbits[key][0].rate if key in orbits else 0)
-            elements = np.array(sorted(image_elements.values())) if key not in orbits else orbits[key][1]
-            orbits[key] = replace(orbits[key][0] if key in orbits else tree, rate=rate), elements
+            key = min(image_elements)  # equal for all trees of an orbit
+            if key in orbits:
+                representative, elements = orbits[key]
+                orbits[key] = replace(representative, rate=representative.rate + tree.rate), elements
+            else:
+                orbits[key] = tree, np.array(sorted(image_elements.values()))
         representatives, orbit_elements = zip(*orbits.values(), strict=True) if orbits else ((), ())
         return SymmetricTrees(topology, symmetries, representatives, orbit_elements)
 
@@ -142,8 +144,10 @@ def _distinct_images(topology: Topology, group: Symmetries, tree: SpanningTree) 
     The symmetry is the first that gives this image.
     """
     longest = max(len(hop.path) for _, hop in tree.hops)
+    # a row per hop: rank, parent, then the links of the path, padded by -1
     hops = np.array([(rank, hop.parent, *hop.path, *[-1] * (longest - len(hop.path))) for rank, hop in tree.hops])
     image = np.full((len(group), topology.ranks, 1 + longest), -1, np.int32)
+    # group[:, x]: the image of x by every symmetry
     element, rank = np.arange(len(group))[:, None], group[:, hops[:, 0]]
     image[element, rank, 0] = group[:, hops[:, 1]]
     for column, link in enumerate(hops.T[2:], 1):
@@ -269,7 +273,7 @@ def _image_routes(
     image[:, :links] = group[:, nodes : nodes + links] - nodes
     links_of_image = image[:, padded].reshape(-1, longest)
     # number the distinct rows, then renumber them by their first use
-    key, bound = pack_columns(*((column + 1, links + 1) for column in links_of_image.T))
+    key, bound = pack_columns(*((column + 1, links + 1) for column in links_of_image.T))  # + 1: -1 becomes 0
     distinct, image_route = unique_inverse(key, bound)
     row_route = image_route[row_path]
     first = np.full(len(distinct), len(row_path), np.int64)

@@ -117,7 +117,7 @@ def trees(
     """Yield the fastest packing of trees, pipelined for each message size of the request."""
     topology, collective = request.topology, request.collective
     task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator)
-    pipelining = PipelineOptions("trees", pieces, steps, request.sizes, request.profile, waits)
+    pipelining = PipelineOptions("trees", pieces, steps, request.sizes, request.profile, waits=waits)
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}; "
@@ -178,7 +178,7 @@ class TreePlan:
     halves: tuple[Schedule, Schedule] | None = None
 
     def exact_rate(self, topology: Topology) -> Fraction | None:
-        """Return the rate before shares were rounded, in bytes of nbytes per second."""
+        """Return the rate before shares were rounded, in bytes of nbytes per second; None if nothing moves."""
         rate = throughput(self.schedule, topology)
         return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
 
@@ -272,6 +272,7 @@ def _one_after_the_other(
     """
     for second in stage_plans(gather, pipelining):
         pieces, steps, waits = (second.options.get(name) for name in ("pieces", "steps", "waits"))
+        # with pieces or steps fixed, a size decides little (which steps are quiet, pipelining.py): the first will do
         same_options = replace(pipelining, pieces=pieces, steps=steps, waits=bool(waits), sizes=pipelining.sizes[:1])
         try:
             # the reducescatter is the allgather of the reversed machine, run backwards
@@ -338,6 +339,7 @@ def _best_plan(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
         fast_enough = [number for number, rate in enumerate(rates) if rate >= (1 - task.max_loss) * max_packed_rate]
         chosen = min(fast_enough, key=lambda n: (plans[n].count if task.max_loss else 0, plans[n].schedule.steps))
         proved_rates = [rate for plan, rate in zip(plans, rates, strict=True) if plan.best]
+        # `best` of a plan compares it with trees of its own kind; the chosen one must be as fast as one so proved
         return replace(plans[chosen], best=rates[chosen] == max_packed_rate and max_packed_rate in proved_rates)
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
@@ -366,8 +368,9 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     if packed.forest is not None and collective.blocks == len(demand):
         forest = packed.forest
         trees, rounding = rounded_trees(
-            forest.representatives, demand, task.members, topology, task.max_denominator, forest.group
-        )
+            forest.representatives, weight=demand, ends=task.members, topology=topology,
+            max_denominator=task.max_denominator, group=forest.group,
+        )  # fmt: skip
         schedule = spread_images(collective, replace(forest, representatives=trees))
     else:
         reach = Reach(topology)
@@ -376,10 +379,12 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
             SpanningTree(root, Fraction(1), tuple((rank, hop) for rank, hop in hops if rank != root))
             for root, hops in hops_from.items()
         ]
-        trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
+        trees, rounding = rounded_trees(
+            packed.trees, weight=demand, ends=task.members, topology=topology, max_denominator=task.max_denominator
+        )
         schedule = spread_trees(collective, [*trees, *idle_trees])
     count = count_trees_per_root(trees)
-    return TreePlan(schedule, trees, count, packed.method, packed.optimal, packed.fewest, rounding)
+    return TreePlan(schedule, trees, count, packed.method, best=packed.optimal, fewest=packed.fewest, rounding=rounding)
 
 
 def pack_allreduce(task: PackingTask, max_rate: Fraction | None = None) -> Iterator[TreePlan]:
@@ -418,7 +423,8 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
         packed, weight={}, ends=task.members, topology=task.topology, max_denominator=task.max_denominator
     )
     schedule = reduce_and_spread(task.collective, [Pair.of_tree(tree) for tree in trees])
-    return TreePlan(schedule, trees, len(trees), "undirected spanning trees", best, description, rounding)
+    method = "undirected spanning trees"
+    return TreePlan(schedule, trees, len(trees), method, best=best, fewest=description, rounding=rounding)
 
 
 @lru_cache(maxsize=64)
@@ -447,7 +453,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
     # both forests share the links, so their shares are rounded together
     portions = [*tree_portions(out_trees, demand, members, "out"), *tree_portions(in_trees, demand, members, "into")]
     rounding = round_shares(portions, Capacities.of_topology(topology, group), task.max_denominator)
-    in_trees = with_shares(in_trees, rounding, len(out_trees))
+    in_trees = with_shares(in_trees, rounding, first=len(out_trees))
     out_trees = with_shares(out_trees, rounding)
     spread, reversed_spread = (
         spread_trees(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
@@ -480,7 +486,8 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     # pair the trees by root, and round the pairs' shares
     pairs = pairs_of(into, out)
     total = sum((pair.rate for pair in pairs), Fraction(0))
-    links_of = [tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path) for pair in pairs]
+    # by pair, the links of all its legs (rank, parent, links, depth)
+    links_of = [tuple(link for _, _, path, _ in (*pair.up, *pair.down) for link in path) for pair in pairs]
     portions = [
         Portion(group=None, share=pair.rate / total, weight=1, links=links)
         for pair, links in zip(pairs, links_of, strict=True)

@@ -120,7 +120,8 @@ def _keep_useful(
         if first_size is None or first_size > sizes[0]:
             entries.append(_left_to_library(entry, first_size or entry.stop))
         if first_size is not None:
-            gain = PredictedGain(kind, max(speedups), speedups[max(speedups)], entry.claims["rests_on"])
+            largest = max(speedups)  # size
+            gain = PredictedGain(kind, largest, speedups[largest], entry.claims["rests_on"])
             entries.append(replace(entry, start=first_size if first_size > sizes[0] else entry.start))
     return None if gain is None else (Plan(plan_of_kind.topology, plan_of_kind.collective, tuple(entries)), gain)
 

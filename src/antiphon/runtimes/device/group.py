@@ -77,7 +77,7 @@ class DevicePlan:
 
 CALLS = 2**36  # call numbers wrap around at this
 _CALL_SHIFT = 28  # CALL_BITS of signals.h: bits of a signal below the call number
-_PLACES, _LENGTHS = np.dtype(np.uintp), np.dtype(np.int64)
+_PLACES, _LENGTHS = np.dtype(np.uintp), np.dtype(np.int64)  # types of the arrays `where` and `lengths` of calls
 _STOPPED = 2  # result of ad_graph_counted
 ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
 # How a call is made: by one kernel; or by the host, with a kernel for each step, or with copies for puts (writes to
@@ -104,7 +104,8 @@ class Group(Memory):
             if not handle:
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
             self.handles[rank] = handle
-        self._ranks, self._failed = handles_of(self.handles), (c_int * len(self.handles))()
+        self._handle_array = handles_of(self.handles)
+        self._failed = (c_int * len(self.handles))()  # by rank of this process, filled by ad_wait
         # `everywhere` copies arrays to where all ranks may access them, and returns the address of every rank's.
         # Signals start as if the previous call had completed.
         before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL_SHIFT, np.uint64)
@@ -162,8 +163,8 @@ class Group(Memory):
         # signals encode the number modulo CALLS
         number, self.number = self.number % CALLS, self.number + 1
         code = self.device.call.ad_start(
-            len(self.handles), self._ranks, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
-            rounds, *places,
+            len(self.handles), self._handle_array, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op],
+            lanes, rounds, *places,
         )  # fmt: skip
         if code:
             raise Invalid(f"rank {list(self.handles)[code - 1]}: {self.device.why()}")
@@ -184,7 +185,7 @@ class Group(Memory):
 
     def _await_ranks(self, timeout: float) -> None:
         """Wait until all ranks of this process are done."""
-        if self.device.call.ad_wait(len(self.handles), self._ranks, timeout, self._failed):
+        if self.device.call.ad_wait(len(self.handles), self._handle_array, timeout, self._failed):
             failed = [rank for rank, code in zip(self.handles, self._failed, strict=True) if code]
             raise TimedOut(f"ranks {failed}: {self.device.why()} ({timeout} seconds)")
 
@@ -197,8 +198,8 @@ class Group(Memory):
         On GPUs it is a graph. All processes capture the same call."""
         places = self._check_call(plan, where, lengths, lanes * rounds)
         handle = self.device.call.ad_graph_new(
-            len(self.handles), self._ranks, plan.handle_array, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds,
-            *places,
+            len(self.handles), self._handle_array, plan.handle_array, unit, kernel_type(dtype), OPERATORS[op], lanes,
+            rounds, *places,
         )  # fmt: skip
         if not handle:
             raise Invalid(f"this call cannot be captured: {self.device.why()}")
@@ -217,8 +218,8 @@ class Group(Memory):
         number = self.number % CALLS
         self.number += self._allgather is not None  # only other processes need signals, which carry the number
         code = self.device.call.ad_by_host(
-            len(self.handles), self._ranks, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
-            WAYS.index(way) - 1, *places, timeout,
+            len(self.handles), self._handle_array, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op],
+            lanes, WAYS.index(way) - 1, *places, timeout,  # numbered from 0 without "kernel", as in device.h
         )  # fmt: skip
         if code < 0:
             raise TimedOut(f"ranks {self.own_ranks}: {self.device.why()} ({timeout} seconds)")

@@ -91,7 +91,10 @@ class Hybrid:
     @property
     def later(self) -> float:
         """T_dpa: the seconds by which the slow plan begins later; 0 until measured."""
-        return max(self.side_times[1].delay - self.side_times[0].delay, 0.0) if self.side_times else 0.0
+        if self.side_times is None:
+            return 0.0
+        fast, slow = self.side_times
+        return max(slow.delay - fast.delay, 0.0)
 
     @property
     def settled(self) -> bool:

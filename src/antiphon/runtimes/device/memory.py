@@ -99,7 +99,7 @@ class Memory:
             try:
                 return self._joined_everywhere(own_values)
             except Unsupported:
-                self.device.call.ad_joint_dropped()
+                self.device.call.ad_joint_dropped()  # abandons the steps that succeeded here
                 raise
         assert not isinstance(values, Mapping)  # all ranks are here: values come in their order
         addresses, handles = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())

@@ -59,7 +59,7 @@ FLAGS = (
     "-fvisibility=hidden",  # exports.c, device.h name what is visible
 )  # fmt: skip
 GPU_FLAGS = ("-std=c++17", "-O3", "-shared")
-HOST = "-fPIC,-fvisibility=hidden,-Wall,-Wextra"
+HOST = "-fPIC,-fvisibility=hidden,-Wall,-Wextra"  # for the compiler that nvcc calls, in one word
 NVCC_FLAGS = (*GPU_FLAGS, "-arch=native", "-Xcompiler", HOST)
 HIPCC_FLAGS = (*GPU_FLAGS, *HOST.split(","))
 NVCC_ADVICE = "take NVIDIA's toolkit, or pip install nvidia-cuda-nvcc nvidia-cuda-runtime"
@@ -149,6 +149,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 
 def prebuilt_name(target: str, machine: str) -> str:
     """Return the file name of a library in a wheel: by its sources, flags and processor ("x86_64")."""
+    # Path(): without the folder of the sources, which differs between computers
     identity = [hash_sources(target), *compiler_arguments(target, Path())]
     digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()
     return f"libantiphon_{target}-{machine}-{digest[:DIGEST_LETTERS]}.so"

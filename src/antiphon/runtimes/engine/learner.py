@@ -133,7 +133,10 @@ class Learner:
 
     def recall(self, arm: Arm) -> None:
         """Before the first call: start with what an earlier job learned."""
-        earlier = _Arm(_Candidate(*arm.candidate), 1, arm.chosen, arm.samples, arm.seconds, arm.low, arm.high)
+        earlier = _Arm(
+            candidate=_Candidate(*arm.candidate), usable=1, chosen=arm.chosen, samples=arm.samples,
+            seconds=arm.seconds, low=arm.low, high=arm.high,
+        )  # fmt: skip
         self._functions.ap_learner_recall(self._handle, byref(earlier))
 
     def arms(self) -> list[Arm]:

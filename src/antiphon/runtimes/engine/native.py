@@ -111,6 +111,7 @@ class Engine:
                 f"{_short_version(mpi4py_version)}; name the mpicc of that one in $MPICC"
             )
         numbers = np.asarray(rank_of, np.int32)
+        # py2f: the communicator as an integer, as for Fortran
         handle = self.library.create("ap_mpi_open_number", comm.py2f(), numbers.ctypes.data, ranks)
         return Wire(self, handle, lost=_LOST)
 
@@ -173,7 +174,7 @@ def address(array: Array) -> int:
         return array.ctypes.data
 
 
-_NOTHING = c_void_p(None), c_uint64(0)
+_NOTHING = c_void_p(None), c_uint64(0)  # address and bytes of no buffer: a run in place has no input
 
 
 def _buffer_arguments(array: Array) -> tuple[c_void_p, c_uint64]:
@@ -266,7 +267,7 @@ class OpenProgram:
     """A program file, checked by the engine, from which plans are made."""
 
     def __init__(self, engine: Engine, data: bytes) -> None:
-        self.engine, self.handle = engine, 0
+        self.engine, self.handle = engine, 0  # 0: nothing to close if the lines below raise
         self._data = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).copy()  # aligned, and kept alive
         self.handle = engine.library.create("ap_open_bytes", self._data.ctypes.data, len(data))
         self.facts = Facts()

@@ -25,6 +25,7 @@ _ROW = np.dtype(  # a kind of calls. `scale`: log2 of the size class; `rank`: in
 )
 # One of the latest calls. `number`: among all calls of the process, from 1; `call`: among those of its row.
 _MOMENT = np.dtype([("number", "<u8"), ("call", "<u8"), ("row", "<u8"), ("began", "<f8"), ("ended", "<f8")])
+# `numbers`: calls of the process so far; `missed`: those for which there was no row.
 _FILE = np.dtype(
     [("magic", "S16"), ("process", "<i4"), ("rank", "<i4"), ("began", "<f8"), ("numbers", "<u8"), ("missed", "<u8"),
      ("table", "S1024"), ("rows", _ROW, _ROWS), ("moments", _MOMENT, _CALLS)]
@@ -59,8 +60,10 @@ def read_watched(folder: str | os.PathLike[str]) -> list[ProcessCalls]:
 
 
 def count_calls(folder: str | os.PathLike[str], since: float) -> int:
-    """Return the most calls that a process has made which began after `since`, of time.monotonic(), perhaps in another
-    namespace of processes."""
+    """Return the most calls of any process that began after `since`, a time of time.monotonic().
+
+    Such a process may be in another namespace, so nothing checks whether it is alive.
+    """
     processes = filter(None, (read_process(path) for path in Path(folder).glob("*")))
     return max((int(process.rows["calls"].sum()) for process in processes if process.began > since), default=0)
 

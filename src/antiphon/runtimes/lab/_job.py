@@ -45,7 +45,7 @@ START_DELAY = 0.004  # seconds from the start message until all begin, enough fo
 QUIET = 0.01  # seconds after a run in which a rank leaves the processor to others
 SETTLE = 0.1  # seconds after a run until TCP has sent its last replies, which counters include
 FAULT_DELAY = 0.3  # seconds to collect the faults of other ranks after the first
-_IFF_RUNNING, _SIOCGIFFLAGS = 0x40, 0x8913
+_IFF_RUNNING, _SIOCGIFFLAGS = 0x40, 0x8913  # as in <linux/if.h> and <linux/sockios.h>
 
 
 @dataclass(frozen=True)
@@ -257,6 +257,7 @@ class _Leader:
         ranks = self.job.ranks
         self._share_values(ranks)
         for numbers in group_cases(self.job.cases):
+            # every case has one watched run (`Measurement.run`), in the order of the cases
             rows, counted = self._lead_group(self.job.cases[numbers[0]].ranks)
             for number, row, carried in zip(numbers, rows, counted, strict=True):
                 print(MARK + json.dumps({"case": number, **row, "counted": carried}), flush=True)
@@ -270,7 +271,8 @@ class _Leader:
 
     def _lead_group(self, ranks: Sequence[int]) -> tuple[list[Row], list[list[int]]]:
         """Lead ranks through a group of cases; return their rows, and per watched run the bytes that each port sent."""
-        counted, before = list[list[int]](), list[int]()  # `before`: counters before the watched run under way
+        # `before`: counters before the watched run under way; empty: none is, as a lab has links
+        counted, before = list[list[int]](), list[int]()
         while True:
             messages = self.receive(ranks)
             first = messages[ranks[0]]

@@ -211,6 +211,11 @@ def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
+def _network_key(layout: LabLayout) -> tuple[object, ...]:
+    """Return what a lab emulates of its machine: all of `Topology.key` from ranks to limits, without names."""
+    return layout.machine.key()[1:8]
+
+
 @contextmanager
 def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     """Yield the lab of this name if one is up for this machine, else one that lasts for the block.
@@ -219,14 +224,14 @@ def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     the new one is then named NAME-2, or NAME-3, ...
     """
     need_root()
-    # Use the lab that is up, if it has the same machine (key()[1:8]: ranks to limits) and scale.
+    # Use the lab that is up, if it has the same machine and scale.
     existing = find_lab(name)
     if existing is not None and existing.leashed:
         used_names = {lab.name for lab in find_labs()}
         # a name has 40 characters at most (`name_of`), four of them for the number
         name = next(free for number in count(2) if (free := f"{name[:36]}-{number}") not in used_names)
     elif existing is not None:
-        if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:
+        if _network_key(existing.layout()) != _network_key(lay_out(topology, existing.about["scale"])):
             raise Invalid(
                 f"the lab {quote(name)} that is up is another machine; choose another --name, or take it down"
             )

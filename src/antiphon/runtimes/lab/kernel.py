@@ -12,7 +12,8 @@ differs if the job uses only some of the ranks.
 keeping.py runs it as a script (python -I -S kernel.py), to start quickly: only the standard library here. KEEPER is the
 keeper's process number.
 
-    keep NAME                 set up the lab on stdin (one line of JSON); end with stdin if it is leashed
+    keep NAME                 set up the lab on stdin (one line of JSON); end with stdin if it is leashed. NAME is not
+                              read: by it `ps` shows which lab this is
     enter KEEPER SPACE each|once COMMAND   run COMMAND in network namespace SPACE of the lab, or once in each rank's
     change KEEPER             run the commands on stdin (one line of JSON) in the lab, and record the dead links there
     rank COMMAND              become COMMAND in the namespace of the rank that an MPI launcher gave this process
@@ -38,7 +39,7 @@ CLONE_NEWUTS = 0x04000000  # the name of the host
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 _BIND, _RECURSIVE, _PRIVATE, _DETACH = 4096, 16384, 1 << 18, 2  # MS_* of mount(2), MNT_DETACH of umount2(2)
-_DEATH_SIGNAL = 1
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 SPACES = "/run/netns"
 HOST = "host"  # the network namespace of launchers: only the loopback
 ABOUT = "/dev/shm/lab.json"  # in the lab: facts for its processes
@@ -121,7 +122,7 @@ def keep() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans in the lab are ours: reaped automatically
     print("ready", flush=True)
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (1, 2) if spec["leashed"] else (0, 1, 2):
+    for stream in (1, 2) if spec["leashed"] else (0, 1, 2):  # a leashed lab reads stdin below
         os.dup2(null, stream)
     while not spec["leashed"]:
         signal.pause()

@@ -113,7 +113,7 @@ def _cuts_in_time(lab: Lab, cuts: Sequence[LinkCut]) -> Iterator[dict[str, str]]
     stopped, began, waiting = threading.Event(), time.monotonic(), list(cuts)
 
     def cut_links() -> None:
-        links: list[str] = []
+        links: list[str] = []  # all that are due so far: `_cut_links` brings all others up
         while waiting and not stopped.wait(POLL):
             calls = count_calls(folder, began) if any(cut.calls for cut in waiting) else 0
             due = [cut for cut in waiting if began + cut.seconds <= time.monotonic() and cut.calls <= calls]

@@ -27,7 +27,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import Number, format_bandwidth, parse_bandwidth
 
 Pair = tuple[int, int]  # two nodes, the lower one first
-MAX_NAMESPACES = 256
+MAX_NAMESPACES = 256  # of the ranks and switches of a lab
 DEFAULT_RATE = 5_000_000  # bytes per second of the fastest link: 40 Mbit/s
 MIN_RATE, MAX_RATE = Fraction(12_500), Fraction(1_250_000_000)  # bytes per second that a lab can emulate
 _THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank: more than any path has links
@@ -132,7 +132,7 @@ def _parse_scale(topology: Topology, scale: str) -> Fraction:
         if link is not None:
             speed = _parse_rate(link[1]) / topology.unit
         elif per is not None:
-            amount = per[2] if per[2][0].isdigit() else f"1{per[2]}"
+            amount = per[2] if per[2][0].isdigit() else f"1{per[2]}"  # "per GB/s" is per 1GB/s
             speed = _parse_rate(per[1]) / parse_bandwidth(amount, "--scale")
         else:
             raise Invalid(f'--scale: expected "2Mbit per GB/s" or "link=40Mbit", got {quote(scale)}')

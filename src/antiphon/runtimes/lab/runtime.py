@@ -121,6 +121,7 @@ class _CasesOfLab:
     def _complete_row(self, case: Case, row: Row) -> Row:
         """Return a row with the predicted time, and with the bytes on each link, expected and counted."""
         runnable = self.programs[case.program]
+        # `programs`: out of place, in place
         links = _link_rows(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
         predicted = self.expected[case.program](case.nbytes)
         # less than AT_ONCE bytes pass an idle link without delay, so its rate does not predict their time
@@ -136,7 +137,7 @@ def make_predictor(schedule: Schedule, layout: LabLayout) -> Callable[[int], flo
     cutting, predictors = Cutting(schedule, cuts_of("lab")), dict[Any, Callable[[int], Any]]()
 
     def predict(nbytes: int) -> float:
-        pieces = cutting.pieces(nbytes)
+        pieces = cutting.pieces(nbytes)  # sizes that the runtime cuts into as many pieces share a predictor
         if pieces not in predictors:
             predictors[pieces] = prepare(MODEL, cutting.at(nbytes), layout.machine)
         return float(predictors[pieces](nbytes).seconds)
@@ -199,9 +200,8 @@ def _run_job(lab: Lab, job: LabJob, timeout: float, on_row: Callable[[Row], bool
         )
     if row_count != len(job.cases):
         killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)  # as subprocess, or as shells report it
-        if not lab.is_up() or (
-            killed and wait_for_end(lab.keeper, lab.began, timeout=1.0)
-        ):  # the keeper ends after all others
+        # the keeper ends after all others
+        if not lab.is_up() or (killed and wait_for_end(lab.keeper, lab.began, timeout=1.0)):
             raise Failed(f"lab {lab.name} was taken down during the run")
         raise Failed(f"the run in lab {lab.name} failed: {' '.join(lines[-1:]) or f'exit code {code}'}")
 
@@ -242,6 +242,7 @@ def _greatest_load(layout: LabLayout, links: Sequence[Row]) -> int:
 def _link_rows(layout: LabLayout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
     """Return per link and direction the bytes that the program sends (`expected`), and those that the kernel counted,
     headers included."""
+    # a part is a stretch of one buffer that an operation reads or writes; these columns have a row per part
     sends = program.kind[program.part_op] == SEND
     length = layout_of(program, case.unit).length[sends] * data_type(case.dtype).itemsize
     ranks = program.ranks

@@ -202,7 +202,10 @@ def bench(
     ranks: Sequence[int] | None = None,
     **how: Any,
 ) -> list[Row] | None:
-    """Measure plans (`bench_plans`), or those that `plans_of` returns: by default plans tuned for these sizes."""
+    """Measure plans (`bench_plans`), or those that `plans_of` returns: by default plans tuned for these sizes.
+
+    `how`: further arguments of `measure_plans`. Under mpiexec or srun only process 0 has rows, the others None.
+    """
     if not isinstance(source, str):
         return bench_plans(source, nbytes, **how)
     with deciding_process(*_runtime_options(how), before=lambda: check_names(source, topology, planner)) as deciding:
@@ -217,7 +220,8 @@ def bench(
 
 
 def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **how: Any) -> list[Row] | None:
-    """Call `measure_plans` in all processes: under mpiexec or srun only process 0 has rows, the others None."""
+    """Call `measure_plans`, whose arguments `how` are, in all processes: under mpiexec or srun only process 0 has rows,
+    the others None."""
     with deciding_process(*_runtime_options(how)) as deciding:
         return measure_plans(plans, nbytes, **how) if deciding else None
 
@@ -266,6 +270,7 @@ def plans_of(
             raise Invalid(f"{source}: a plan says itself by which planner and for which root; leave those out")
         plans = list(load_plans(source).values())
         for plan_of_file in plans:
+            # without its claims: a plan that states wrong figures can still run
             fault = check(plan_of_file, plan_of_file.topology, claims=False)
             if fault is not None:
                 raise Infeasible(
@@ -370,6 +375,7 @@ class _Predictions:
         self.predictors: dict[int, tuple[Any, Predictor]] = {}
 
     def __call__(self, line: _Line) -> float:
+        """Return the predicted seconds of a line."""
         return float(self._predict_line(line).seconds)
 
     def _predict_line(self, line: _Line) -> Prediction:
@@ -419,7 +425,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 # ---- the number of pieces ----
 
 MIN_PIECE = 2**14  # bytes of the buffer; smaller pieces only add latency
-MAX_PIECES = 64
+MAX_PIECES = 64  # of the buffer
 MAX_TRIES = 16  # each is a launch of its own
 
 
@@ -436,7 +442,7 @@ def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
     controller = Miad(smallest=min_piece, largest=case.nbytes, repeats=1, patience=1, tolerance=0.03)
     seconds_of: dict[int, float] = {}
     while not controller.settled:
-        pieces = -(-case.nbytes // controller.next())
+        pieces = -(-case.nbytes // controller.next())  # `next`: bytes of a piece; rounded up
         if pieces not in seconds_of:
             if len(seconds_of) == MAX_TRIES:
                 break

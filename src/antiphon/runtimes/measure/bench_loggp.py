@@ -11,8 +11,9 @@ between two messages; measure again with these, repeatedly.
     pings(r)     one message goes there and back r times.
     busy(n, k)   rank 1 makes k copies while n messages arrive, receives them, and sends the last one back.
 
-Each schedule is a chain of data dependencies, so no order of execution can shorten it. PRTT(1, 0, s) contains a
-sixteenth of the cost of a call; every other figure is a difference of two schedules, without that cost.
+Each schedule is a chain, so no order of execution can shorten it: a move needs the data of an earlier one, or follows
+it between the same two ranks, where runtimes keep the order of steps. PRTT(1, 0, s) contains a sixteenth of the cost of
+a call; every other figure is a difference of two schedules, without that cost.
 
 With more ranks, for the radices that `fit loggp` finds, also 1, 2, 3, ... messages at once:
 
@@ -52,16 +53,18 @@ COVER = 1.5  # gaps that a delay lasts: o_s + d >= g + (s-1) G for any o_s, with
 COVER_PORTS = 3.0  # mean gaps if messages may use several ports: the longest gap is less than twice the mean
 TRIAL_COPIES, MAX_COPIES, MAX_BUSY = 4, 256, 2**11  # copies: to time one; before a message; of `busy`
 SERVER = ("idle", "busy")  # schedules of the receiver's side
-MIN_SECONDS = 1e-12  # replaces differences that noise makes negative
+MIN_SECONDS = 1e-12  # replaces differences that noise makes negative, and receivers' times that cannot be measured
 MIN_COPY_SECONDS = 1e-9  # the same for the time of a copy, by which others are divided
 MAX_RANKS = 4096
 Move = tuple[int, int, int, int, int]  # chunk, src, dst, src_slot, dst_slot
 
 
 def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int = 1) -> Schedule:
-    """Return the schedule `trip`. Each message has its own source slot, so no copy waits for a message.
+    """Return the schedule `trip`. `far`: the rank that plays rank 1.
 
-    `far`: the rank that plays rank 1."""
+    No copy waits for a message, as no copy writes a slot that an earlier message is sent from: with copies, each
+    message has its own source slot. Without, all are sent from slot 0.
+    """
     moves: list[Move] = []
     slot = 0  # where the data for the next message are in rank 0
     for i in range(n):
@@ -84,7 +87,11 @@ def pings(rounds: int, ranks: int = 2, far: int = 1) -> Schedule:
 
 
 def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
-    """Return the schedule `busy`. The answer of rank 1 follows its own block, so it waits for the copies."""
+    """Return the schedule `busy`.
+
+    The answer of rank 1 waits for the copies: before it rank 1 sends its own block, the result of the copies, to the
+    same rank, and messages between two ranks keep their order.
+    """
     arrivals: list[Move] = [(0, 0, 1, 0, 0 if i == n - 1 else i + 1) for i in range(n)]
     work: list[Move] = [(1, 1, 1, i % 2, 1 - i % 2) for i in range(copies)]
     return _chain_schedule([*arrivals, *work, (1, 1, 0, copies % 2, 0), (0, 1, 0, 0, 0)], 2, ranks, far)
@@ -253,6 +260,7 @@ class _ChainMeasurement:
 
     def _make_chain_case(self, program: int, size: int, race: int) -> Case:
         nbytes = size * (2 if race % 2 else 1)  # a server has its own block, too
+        # inner: calls that are timed together. Every schedule is measured to the end: differences need slow ones, too.
         return replace(
             self.base_case, program=program, unit=size, nbytes=nbytes, inner=inner_of(size), race=race, knockout=False
         )
@@ -275,7 +283,9 @@ def _make_rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTri
     delay = max((seconds["alone"] - seconds["one"]) / (n - 1), MIN_SECONDS)
     # with the same copies `busy` receives n messages and `idle` one: the difference is the receiver's time for n - 1
     received = max((seconds["busy"] - seconds["idle"]) * n / (n - 1), MIN_SECONDS)
-    if seconds["idle"] < seconds["many"]:  # the copies do not keep this receiver busy until everything has arrived
+    # The copies do not keep this receiver busy until everything has arrived, so its time is not known. The fit leaves
+    # out receivers' times that are as short as this.
+    if seconds["idle"] < seconds["many"]:
         received = MIN_SECONDS
     return [
         RoundTrip("rtt", n=1, delay=0.0, nbytes=size, seconds=round_trip),

@@ -148,7 +148,7 @@ def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
     if back:
         rows += [(last + place, 0, last - place, last - place - 1, COPY) for place in range(last)]
         want = [(0, place) for place in range(size)]
-    return Pattern(name, size, size, have, want, rows)
+    return Pattern(name, size, places=size, have=have, want=want, rows=rows)
 
 
 def _fan_in(size: int, op: int) -> Pattern:
@@ -157,18 +157,20 @@ def _fan_in(size: int, op: int) -> Pattern:
     if op == REDUCE:
         rows = [(0, 0, place, center, REDUCE) for place in range(size)] + [(1, 0, center, after, COPY)]
         have = [(0, place) for place in range(size + 1)]
-        return Pattern("fan-in-reduce", size, size + 2, have, [(0, after)], rows)
+        return Pattern("fan-in-reduce", size, places=size + 2, have=have, want=[(0, after)], rows=rows)
     rows = [(0, place, place, center, COPY) for place in range(size)] + [
         (1, place, center, after, COPY) for place in range(size)
     ]
-    ends = [(place, after) for place in range(size)]
-    return Pattern("fan-in-forward", size, size + 2, [(place, place) for place in range(size)], ends, rows)
+    have = [(place, place) for place in range(size)]
+    want = [(place, after) for place in range(size)]
+    return Pattern("fan-in-forward", size, places=size + 2, have=have, want=want, rows=rows)
 
 
 def _fan_out(size: int) -> Pattern:
-    ends = range(2, size + 2)
-    rows = [(0, 0, 0, 1, COPY), *((1, 0, 1, place, COPY) for place in ends)]
-    return Pattern("fan-out-forward", size, size + 2, [(0, 0)], [(0, place) for place in ends], rows)
+    receivers = range(2, size + 2)
+    rows = [(0, 0, 0, 1, COPY), *((1, 0, 1, place, COPY) for place in receivers)]
+    want = [(0, place) for place in receivers]
+    return Pattern("fan-out-forward", size, places=size + 2, have=[(0, 0)], want=want, rows=rows)
 
 
 def _mimo_pattern() -> Pattern:

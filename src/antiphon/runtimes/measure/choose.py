@@ -218,10 +218,10 @@ class Races:
         """Measure everything, and choose a schedule or the library for every size."""
         tuning = self.tuning
         rows: dict[str, Measured] = {kind: {size: {} for size in self.sizes} for kind in tuning.plans}
+        if deterministic:  # one order serves all sizes, so a winner that races again need not be the one that is chosen
+            self.confirmations = 0
         self.measure(rows)
-        # with one order for all sizes, a schedule that `confirm` races again need not be the one that is chosen
-        if not deterministic:
-            self.confirm(rows)
+        self.confirm(rows)
         plans = {}
         for kind, kind_rows in rows.items():
             listed = tuning.shortlist[kind]
@@ -289,7 +289,7 @@ class Races:
         return programs, cases, owners
 
     def measure(self, rows: Mapping[str, Measured]) -> None:
-        """Measure everything in one job; rows received are kept, however it ends."""
+        """Measure everything in one job, and add the rows to `rows`; those received count, however the job ends."""
         programs, cases, owners = self.cases()
         if not cases:
             return
@@ -303,7 +303,7 @@ class Races:
         return self.began + self.limit * (1 - confirmations * CONFIRM_SHARE)
 
     def confirm(self, rows: Mapping[str, Measured]) -> None:
-        """Measure the winners that beat the library again; keep the row of the job that was worst for each."""
+        """Measure the winners that beat the library again; `rows` keeps the row of the job that was worst for each."""
         for remaining in reversed(range(self.confirmations)):
             winners = [
                 Owner(kind, size, best)
@@ -358,7 +358,8 @@ class Races:
         try:
             if time.monotonic() < deadline:
                 how = replace(self.how, timeout=deadline - time.monotonic() + GRACE)
-                load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= deadline)
+                runtime = load_runtime(self.on)
+                runtime.run(programs, cases, how, on_row, enough=lambda: time.monotonic() >= deadline)
         except KeyboardInterrupt:
             self.interrupted = True
         # the rows received so far count
@@ -448,7 +449,7 @@ def choose_best_at(
     ties = tuple(shortlist[n] for n, other in sorted(measured.items()) if n != best and other["tied"])
     # in doubt the library serves
     library = library_may_serve and row["over_library"] is not None and not surely_beats_library(row)
-    return SizeChoice(nbytes, shortlist[best], row, library, measured_bytes, ties)
+    return SizeChoice(nbytes, shortlist[best], row, library=library, measured_bytes=measured_bytes, ties=ties)
 
 
 def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
@@ -497,7 +498,7 @@ def leave_to_library(choices: Sequence[SizeChoice]) -> list[SizeChoice]:
     # from the largest size down: a minimum at a larger size is an upper bound for smaller ones
     for choice in reversed(choices):
         row = choice.row or {}
-        if row.get("reference_seconds"):
+        if row.get("reference_seconds"):  # the library took part
             our_least, library_least = min(our_least, row["least"]), min(library_least, row["reference_least"])
         # MARGIN is below 1: ours must take less than this fraction of the library's time
         slower = library_least < math.inf and our_least >= MARGIN * library_least
@@ -555,6 +556,7 @@ def _unmeasured_entry(start: int, stop: int | None, listed: Listed, library_may_
     return Entry(start, stop, listed.schedule, unmeasured_claims(listed, library_may_serve))
 
 
+# the size that was measured is rounded to whole elements, which may be below or above the size requested
 def _min_bytes(choice: SizeChoice) -> int:
     return min(choice.nbytes, choice.measured_bytes or choice.nbytes)
 

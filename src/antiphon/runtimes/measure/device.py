@@ -107,7 +107,7 @@ class _OnDevice(Runtime):
                     hybrid = buffers.split_with(prepared, slow, stack.enter_context(self.group(group.ranks, how)))
                     stack.callback(hybrid.close)
                     calls.append(buffers.marking_outputs(hybrid.call))
-                    # T_dpa: seconds by which the slow links begin later (hybrid.py)
+                    # slow_share: of the elements of a block; T_dpa: seconds by which the slow links begin later
                     facts.append(
                         {**prepared.facts, "slow_share": hybrid.share / max(hybrid.count, 1), "t_dpa": hybrid.later}
                     )
@@ -225,7 +225,7 @@ class _DeviceBuffers(AllBuffers):
         self.addresses = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
         self.on_device = False  # whether the device has newer outputs than `outputs`
-        outputs = [np.zeros(data.sizes[1], self.dtype) for data in self.ranks]
+        outputs = [np.zeros(length, self.dtype) for length in self.output_lengths]
         self.uses_switches = self._uses_switches(schedule)
         if not case.in_place:
             self._place_all(INPUT, self.initial_inputs)
@@ -247,7 +247,9 @@ class _DeviceBuffers(AllBuffers):
         self.lengths[:, buffer] = [array.size for array in values]
 
     def _allocate_buffers(self, buffer: int, values: Sequence[Array]) -> list[int]:
-        """Allocate a buffer (INPUT, ...) at each rank, with these values per rank; return the addresses."""
+        """Allocate a buffer (INPUT, ...) at each rank, with these values per rank; return the addresses.
+
+        `group.joined` allocates memory that switches can multicast to and reduce from."""
         if self.uses_switches and buffer != SCRATCH:
             return self.group.joined(values)
         return [self.group.memory(rank, array) for rank, array in enumerate(values)]
@@ -383,11 +385,11 @@ class _DeviceBuffers(AllBuffers):
     @contextmanager
     def _spare_memory(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
         """Yield memory of the same lengths, so that trial calls do not change the buffers of the case."""
-        arrays_of_buffers = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
+        arrays_of_buffers = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]  # by rank
         with self.group.for_a_while():
             yield np.array(
                 [self._allocate_buffers(buffer, arrays) for buffer, arrays in enumerate(arrays_of_buffers)], np.uintp
-            ).T.copy()
+            ).T.copy()  # [rank, buffer], contiguous as C reads it
 
     def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         """Allocate scratch for the plan that needs most; return addresses and lengths of all buffers."""

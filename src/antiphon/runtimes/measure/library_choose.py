@@ -129,7 +129,7 @@ class LibraryRaces(Races):
         programs, own_cases, own_owners = super().cases()
         cases, owners = list[Case](), list[Owner]()
         for case, owner, next_owner in zip(own_cases, own_owners, [*own_owners[1:], None], strict=True):
-            if self.measures_ours:  # our races have even numbers, the library's odd ones
+            if self.measures_ours:  # our races have even numbers, the library's odd ones (`race` is set in all cases)
                 cases.append(replace(case, race=2 * (case.race or 0), seconds=OUR_SHARE * case.seconds))
                 owners.append(owner)
             kind, size = owner.kind, owner.size

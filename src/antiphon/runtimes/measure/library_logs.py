@@ -55,11 +55,12 @@ CHUNK = "chunk"  # stands for the chunk size among the variables: NCCL has none 
 EXPRESSED = ("NCCL_ALGO", "NCCL_PROTO", *CHANNELS)  # variables that a rule can replace
 PLUGINS = ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE")  # the file name says what the plugin chose
 IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSION|TOPO_DUMP|GRAPH_DUMP)")
+# words in names of files: "16ch" or "channels=16"; "chunk=128k"; "default"
 _CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?|ctas?)=?([0-9]{1,3})")
 _CHUNK_WORD = re.compile(r"chunk=?([0-9]{1,10})([km]?)(?:i?b)?")
 _DEFAULT_WORD = re.compile(r"(?<![a-z])(default|base|baseline|auto|stock)(?![a-z])")
 _RUN_AGAIN = re.compile(r"(?<!default)-again\.log$")  # a contender's second run (nccl_sweep.py)
-_ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")
+_ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")  # likewise: "NCCL_ALGO=Ring"
 
 
 class LogRun(NamedTuple):
@@ -109,7 +110,7 @@ def tune_from_logs(
     tuning = tune(collective, topology, nbytes=ends, nccl=False, shortlist=1, progress=progress, **options)
     plans, rows, described, gpus = dict[str, Plan](), list[dict[str, Any]](), list[str](), dict[str, None]()
     for kind in (kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds):
-        compared, left_out = _compare([item for item in runs if item[1].kind == kind], tuning.topology)
+        compared, left_out = _compare([(file, run) for file, run in runs if run.kind == kind], tuning.topology)
         reasons += left_out
         gpus |= {item.run.gpu: None for item in compared}
         files = list(dict.fromkeys(item.file for item in compared if item.setting is DEFAULT))
@@ -287,13 +288,14 @@ def _times_by_size(compared: Sequence[LogRun]) -> list[tuple[int, dict[Any, list
 def _find_contenders(compared: Sequence[LogRun]) -> list[LibraryCandidate]:
     """Return the pairs of algorithm and protocol that are the fastest at some size and at most MAX_BEHIND times slower
     than NCCL's own choice there: with other numbers of channels they may beat it."""
+    # only names of an algorithm with its protocol ("ring ll") have a blank
     settings = {item.key: item.setting for item in compared if " " in item.setting.name and not item.setting.parameters}
     contenders, previous = dict[Any, LibraryCandidate](), OWN
     for _, by_setting in _times_by_size(compared):
         limit = MAX_BEHIND * median(by_setting[OWN])
         near = {key: median(times) for key, times in by_setting.items() if key in settings and median(times) <= limit}
         if near and near.get(previous, inf) > TIE_RATIO * min(near.values()):
-            previous = min(near, key=lambda key: (near[key], key))
+            previous = min(near, key=lambda key: (near[key], key))  # else that of the next smaller size is as fast
         if near:
             contenders[previous] = settings[previous]
     return list(contenders.values())
@@ -306,6 +308,7 @@ def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, LibraryCandidate,
         default = by_setting[OWN]
         faster = {key: median(times) for key, times in by_setting.items() if _beats(times, default)}
         near = [key for key, seconds in faster.items() if seconds <= TIE_RATIO * min(faster.values())]
+        # among those that count as equal the choice of the next smaller size is kept
         previous = previous if previous in near else min(near, key=lambda key: (faster[key], key), default=OWN)
         seconds, reference = median(by_setting[previous]), median(default)
         figures = {"seconds": seconds, "over_library": seconds / reference, "reference_seconds": reference}

@@ -103,12 +103,12 @@ class AllBuffers:
         self.case, self.dtype = case, data_type(case.dtype)
         self.data = RandomData(schedule.collective, case.unit, self.dtype, case.op, case.in_place, case.seed, keep=True)
         self.ranks = [self.data.rank(rank) for rank in range(schedule.collective.ranks)]
-        self.initial_inputs = [np.zeros(data.sizes[0], self.dtype) for data in self.ranks]
+        self.initial_inputs = [np.zeros(data.sizes.input, self.dtype) for data in self.ranks]
         for data, buffer in zip(self.ranks, self.initial_inputs, strict=True):
             data.fill(buffer)
         self.inputs = self.initial_inputs
         self.outputs: list[Array] = []
-        self.output_lengths = [data.sizes[1] for data in self.ranks]  # elements
+        self.output_lengths = [data.sizes.output for data in self.ranks]  # elements
 
     def call(self, analysis: Analysis) -> Callable[[], None]:
         def call() -> None:
@@ -122,13 +122,13 @@ class AllBuffers:
         values: dict[Key, Array] = {}
         self.outputs = []
         for data in self.ranks:
-            out = np.zeros(data.sizes[1], self.dtype)
+            out = np.zeros(data.sizes.output, self.dtype)
             for key, block in data.outputs(out):
                 if key not in values:
                     number, contributors = key
                     rows = [self.data.contribution(number, contributor) for contributor in contributors]
                     values[key] = combine_rows(rows, self.dtype, self.case.op).astype(self.dtype, copy=False)
-                block[:] = values[key]
+                block[:] = values[key]  # a view of `out`
             self.outputs.append(out)
 
     def refresh(self) -> None:

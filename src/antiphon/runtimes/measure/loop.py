@@ -55,9 +55,10 @@ class RankBuffers:
     def __init__(self, collective: Collective, rank: int, case: Case) -> None:
         self.case, self.collective, self.rank, self.dtype = case, collective, rank, data_type(case.dtype)
         self.data = RandomData(collective, case.unit, self.dtype, case.op, case.in_place, case.seed).rank(rank)
-        self.source = np.zeros(0 if case.in_place else self.data.sizes[0], self.dtype)
-        self.target = np.zeros(self.data.sizes[1], self.dtype)
-        self.first_input = np.zeros(self.data.sizes[1] if case.in_place else 0, self.dtype)
+        sizes = self.data.sizes
+        self.source = np.zeros(0 if case.in_place else sizes.input, self.dtype)
+        self.target = np.zeros(sizes.output, self.dtype)
+        self.first_input = np.zeros(sizes.output if case.in_place else 0, self.dtype)
         self.data.fill(self.first_input if case.in_place else self.source)
         self.source_copy = self.source.copy()
 
@@ -188,7 +189,8 @@ class Measurement:
             results = self.peers.all([self._time_round(race.going, turn), time.monotonic() - began])
             slowest = np.max([spent for spent, _ in results], axis=0).tolist()
             race.add(slowest[: len(race.going)], slowest[-1] if self.theirs else None)
-            if self.case.knockout and (race.decide() or results[0][1] > self.case.seconds):
+            (_, first_elapsed), *_ = results  # of process 0
+            if self.case.knockout and (race.decide() or first_elapsed > self.case.seconds):
                 break
         return np.column_stack([race.times, *([race.theirs] if self.theirs else [])]), race.standings()
 
@@ -205,7 +207,8 @@ class Measurement:
 
 def measured_row(spent: Array, theirs: Array | None, wrong: int) -> Row:
     """Return the row of a measurement (docs/bench.md defines the keys): medians and quartiles of the slowest process's
-    time, and of the ratio of ours to the library's within rounds. `spent`, `theirs`: seconds by round, NaN: untimed."""
+    time, and of the ratio of ours to the library's within rounds. `spent`, `theirs`: seconds by round; NaN in
+    `spent` once the case was knocked out, whereas the library is timed in every round."""
     timed = ~np.isnan(spent)
     seconds, quartiles = _median_and_quartiles(spent[timed])
     row: Row = {

@@ -157,7 +157,8 @@ def call_of(
 ) -> MpiCall | None:
     """Return the MPI call of a case; None if C cannot make it.
 
-    C supports no calls in place, a few types and operators, and only blocks of equal size.
+    C supports no calls in place and no other cuts of messages than the engine's (`split`), a few types and operators,
+    and only blocks of equal size.
     """
     if case.in_place or case.split is not None or case.op not in ("sum", "prod", "min", "max") or comm.size < 2:
         return None
@@ -289,8 +290,9 @@ class MpiProcess:
         """Add the messages of all ranks and the largest scratch (bytes) to the rows. Collective; after a run."""
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])
         for number, row in enumerate(rows):
-            row["messages"] = sum(rank_needs[number][0] for rank_needs in needs)
-            row["scratch"] = max(rank_needs[number][1] for rank_needs in needs) * buffers.dtype.itemsize
+            sends, scratch = zip(*(rank_needs[number] for rank_needs in needs), strict=True)  # per rank
+            row["messages"] = sum(sends)
+            row["scratch"] = max(scratch) * buffers.dtype.itemsize
         return rows
 
     def _open_program(self, case: Case) -> OpenProgram:

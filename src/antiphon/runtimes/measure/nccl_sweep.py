@@ -29,7 +29,7 @@ from antiphon.runtimes.engine.launch import Starting, summarize_errors
 from antiphon.runtimes.measure.library import LibraryCandidate
 
 _PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
-CHANNEL_COUNTS = (4, 8, 16, 32)
+CHANNEL_COUNTS = (4, 8, 16, 32)  # numbers of channels that are tried
 MAX_BEHIND = 1.1  # time over that of NCCL's own choice; other channel counts and chunk sizes seldom gain more
 # time limit of a run: STARTUP seconds + MAX_SLOWDOWN * the time of NCCL's default
 MAX_SLOWDOWN, STARTUP = 10, 60.0

@@ -82,7 +82,7 @@ class Trial:
             return self._columns[len(self._times) % 2]
         # the first call of each is warm-up
         plan_time, library_time = (median(self._times[2 + i : TRIAL_CALLS : 2]) for i in range(2))
-        return self._columns[library_time < plan_time]
+        return self._columns[1 if library_time < plan_time else 0]
 
     def record(self, seconds: float) -> None:
         self._times.append(seconds)
@@ -161,13 +161,14 @@ def read_recordings(path: str | os.PathLike[str]) -> list[CallRecording]:
         times: dict[tuple[str, int], list[list[float]]] = {}
         for number, row in enumerate(calls, 2):
             try:
-                seconds = [float(cell) for cell in row[2:]]
-                if len(row) != len(head) or not all(isfinite(s) and s > 0 for s in seconds) or int(row[1]) < 0:
+                collective, size_text, *cells = row
+                nbytes, seconds = int(size_text), [float(cell) for cell in cells]
+                if len(row) != len(head) or not all(isfinite(s) and s > 0 for s in seconds) or nbytes < 0:
                     raise ValueError
-            except (ValueError, IndexError):
+            except ValueError:
                 problem = "expected a collective, bytes, and seconds above 0 for each candidate"
                 raise Invalid(f"line {number}: {problem}, got {quote(','.join(row))}") from None
-            times.setdefault((row[0], int(row[1])), []).append(seconds)
+            times.setdefault((collective, nbytes), []).append(seconds)
         if not times:
             raise Invalid("no call is recorded")
     return [CallRecording(*key, tuple(head[2:]), np.array(seconds)) for key, seconds in times.items()]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +101,8 @@ class RandomData:
         if key in self.cache:
             cached: tuple[Array, Array | None] = self.cache[key]
             return cached
-        rows = [self.contribution(key[0], contributor) for contributor in key[1]]
+        block, contributors = key
+        rows = [self.contribution(block, contributor) for contributor in contributors]
         total = combine_rows(rows, self.dtype, self.op)
         expected = total, _error_limit(rows, total, self.dtype, self.op)
         if self.keep:
@@ -109,13 +110,20 @@ class RandomData:
         return expected
 
 
+class BufferSizes(NamedTuple):
+    """Elements of the buffers of a rank."""
+
+    input: int
+    output: int
+
+
 class RankData:
-    """Input and expected output of one rank. `sizes`: elements of the two buffers."""
+    """Input and expected output of one rank."""
 
     def __init__(self, data: RandomData, rank: int) -> None:
         self.data, self.rank = data, rank
         (input_side, input_starts), (output_side, output_starts) = data.sides
-        self.sizes = int(input_side.size[rank]) * data.unit, int(output_side.size[rank]) * data.unit
+        self.sizes = BufferSizes(int(input_side.size[rank]) * data.unit, int(output_side.size[rank]) * data.unit)
         self._input_places, self._output_places = (
             self._place_slices(input_side, input_starts),
             self._place_slices(output_side, output_starts),

@@ -96,7 +96,7 @@ class Recorder:
             range(max(len(run_seconds) + after - common, 0), len(run_seconds)), key=lambda run: run_seconds[run]
         )
         run = order[len(order) // 2]
-        calls_since = after + len(run_seconds) - 1 - run  # that followed this run
+        calls_since = after + len(run_seconds) - 1 - run  # that followed this run: `Trace.call` counts from the last
         ahead, error = clock_offset(peers)
         rows = [
             {"rank": rank, "turn": run, "ahead": ahead, "error": error,

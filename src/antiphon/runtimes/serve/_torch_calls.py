@@ -124,7 +124,10 @@ class Calls:
     def _combine_tensors(
         self, kind: str, tensor: Tensor, op: Any, reduction: Any, seconds: float, root: int = -1
     ) -> bool:
-        """Combine by the engine, into the root's tensor or, without a root, into all. False if gloo has to do it."""
+        """Combine by the engine, into the root's tensor or, without a root, into all. False if gloo has to do it.
+
+        In a group of one process the result is the tensor itself, scaled as `reduction` says.
+        """
         if reduction is None:
             return False
         has_result = root in (-1, self.rank)
@@ -218,6 +221,7 @@ class Calls:
                     target[:] = result
             else:
                 target[:] = source
+            # made by the engine, or in a group of one process by the copy above; else gloo has to do it
             if page is not None or self.serving is None:
                 put_back(buffer, output)
                 return
@@ -309,6 +313,7 @@ class Calls:
             self.broadcast(output, root, seconds)
 
     def gather(self, outputs: Tensors, input: Tensor, root: int, seconds: float) -> None:
+        """Gather the inputs of all processes at the root, a tensor for each; elsewhere `outputs` is empty."""
         source = bits_of(as_contiguous(input))
         flat = input.new_empty(input.numel() * self.ranks if self.rank == root else 0)
         if self.rank == root and not have_equal_sizes([*outputs, input]):
@@ -319,6 +324,7 @@ class Calls:
             copy_from_flat(flat, outputs)
 
     def scatter(self, output: Tensor, inputs: Tensors, root: int, seconds: float) -> None:
+        """Send each process its tensor of the root's `inputs`, which is empty elsewhere."""
         if self.rank == root and not have_equal_sizes([*inputs, output]):
             raise WrongCall("scatter: all tensors must have equally many elements")
         self._begin_call("scatter", output, op=None, root=root)

@@ -49,7 +49,10 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 def bits_of(tensor: torch.Tensor) -> Array:
-    """Return a flat view of a contiguous tensor of any type as integers of its size, for moving only."""
+    """Return a flat view of a contiguous tensor of any type, for moving only.
+
+    It has the tensor's own type if NumPy has that, floats if it is complex, else integers of its size.
+    """
     flat = tensor.detach().reshape(-1)
     if flat.dtype in _NUMPY_TYPES:
         return np.asarray(flat.numpy())
@@ -71,6 +74,7 @@ class Reduction:
 
 def find_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     """Return how the engine reduces this type by this operator; None if it cannot."""
+    # `op` may be a ReduceOp, which equals its kind but is not found by it in a dictionary
     name = next((name for operator, name in _OPERATORS if op == operator), "")
     if not name:
         return None

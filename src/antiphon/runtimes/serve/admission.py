@@ -48,7 +48,7 @@ _ACCEPTS = 64  # connections accepted at once, before others are read
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER that resets a stranger's connection, without TIME_WAIT
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_LISTENING = (errno.ECONNREFUSED, errno.ENOENT)
-_CONNECTING = (0, errno.EINPROGRESS)
+_CONNECTING = (0, errno.EINPROGRESS)  # results of a non-blocking connect that goes well so far
 
 SocketAddress = tuple[int, Any]  # the family of a socket, and its address
 
@@ -181,7 +181,8 @@ class _EventLoop:
             if key.data is None:  # registered by `connect_all`
                 assert isinstance(key.fileobj, socket.socket)
                 self._accept_strangers(key.fileobj)
-            elif key.data.attempt is not None or self.pending.get(key.fd) is key.data:  # it may just have been dropped
+            # a stranger may just have been dropped for another; a connection of ours ends by its own events only
+            elif key.data.attempt is not None or self.pending.get(key.fd) is key.data:
                 self._receive_frame(key.data)
 
     # ---- accepted connections ----
@@ -357,6 +358,7 @@ class _EventLoop:
         try:
             while True:
                 frame, pending_connection.frame_bytes = pending_connection.handshake.send(frame_received)  # type: ignore[arg-type]
+                # a frame is far smaller than an empty send buffer
                 if pending_connection.socket.send(frame) < len(frame):
                     raise ConnectionResetError(errno.ECONNRESET, "it does not read")
                 if pending_connection.frame_bytes:

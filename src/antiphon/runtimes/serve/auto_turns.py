@@ -142,7 +142,7 @@ class Turns:
     path: str  # the cache file of the answer, "" for none
     row: LedgerRow  # of the report, in which the outcome is entered
     timeout: float  # seconds without any progress after which a sum fails
-    next: int = 1  # the number of the call that may ask next
+    next_number: int = 1  # the number of the call that may ask next
     over: bool = False  # whether plans were adopted, or will never come
     answer: AutoAnswer | None = None
     why: str = ""  # the reason if there will be no plans
@@ -155,14 +155,14 @@ class Turns:
 
     def due(self, number: int, kind: str, nbytes: int) -> bool:
         """Return whether all processes ask (add up) before this call."""
-        return number >= self.next and (
-            kind in SYNCHRONIZING or nbytes >= LARGE_CALL_BYTES or number >= self.next + MAX_CALLS_WITHOUT_SUM
+        return number >= self.next_number and (
+            kind in SYNCHRONIZING or nbytes >= LARGE_CALL_BYTES or number >= self.next_number + MAX_CALLS_WITHOUT_SUM
         )
 
     def turn(self, number: int, add: Sum) -> Book | None:
         """Ask. Return the book to use from this call on; None if there is none yet, or never."""
         # default: geometric spacing, so the cost of asking stays a constant fraction of all calls
-        self.next = number + 1 + number // SPACING
+        self.next_number = number + 1 + number // SPACING
         state = self._own_state()
         add(state)
         # process 0 has announced that there will be no plans
@@ -172,7 +172,7 @@ class Turns:
         # still planning
         if state[_STATE] != _READY:
             return None
-        self.next = number + 1
+        self.next_number = number + 1
         # some process cannot read the cache file: broadcast the book by the same kind of sum
         if self._steps is not None and state[_LACKING]:
             self._broadcast_book(int(state[_BYTES]), add)
@@ -217,7 +217,7 @@ class Turns:
             yield
         yield  # decoding the book is a step of its own
         if self.answer is not None:
-            self.data, self.book = self.answer.book, self.answer.pages
+            self.data, self.book = self.answer.book, self.answer.pages  # the bytes, and the same decoded
         assert self.book is not None
         yield from self.ready(self.book)
 

@@ -98,6 +98,7 @@ assert sorted(_ORDER) == sorted([*KINDS, UNEVEN])
 HEADER = struct.Struct("<8sIIQQ8I")
 # kind, root; first member and number of members; start, stop; program, flags; offset and bytes of the label; seconds, 0
 PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
+_MEMBER_COUNT, _LABEL_BYTES = 3, 9  # its columns
 PROGRAM_ENTRY = struct.Struct("<QQII")  # offset, bytes, checksum, 0
 _CHECKED_FROM = 16  # the byte behind the checksum in a header
 _NO_END = 2**64 - 1  # `stop` of a page without end: the greatest number of 64 bits
@@ -179,7 +180,7 @@ def _with_even_blocks(schedule: Schedule) -> Schedule:
 
 def _program_number(schedule: Schedule, programs: dict[bytes, int]) -> int:
     """Return the number of the schedule's program, after proving it if it is new. Unsupported if it is too large."""
-    data = encode(both(schedule))
+    data = encode(both(schedule))  # the programs out of place and, if there is one, in place
     if data not in programs:
         prove(*decode(data))
         programs[data] = len(programs)
@@ -215,7 +216,10 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     members, label = tuple(collective.members), page_label(entry)
     ordered = "order" in claims
     kind = UNEVEN if _is_uneven(collective) else collective.kind  # of an alltoall; see _unfit_reason
-    return Page(kind, members, root, entry.start, entry.stop, label, number, measured, seconds, ordered)
+    return Page(
+        kind, members, root, entry.start, entry.stop, planner=label, program=number, measured=measured, seconds=seconds,
+        ordered=ordered,
+    )  # fmt: skip
 
 
 def page_label(entry: Entry) -> str:
@@ -381,10 +385,11 @@ def decode_book(data: bytes) -> Book:
     previous_end = head
     for row in PROGRAM_ENTRY.iter_unpack(program_table):
         bodies.append(_decode_program(data, previous_end, row))
-        at, size, _, _ = row
-        previous_end = at + size
-    # columns 3 and 9 of PAGE_ENTRY: the number of the page's members, and the bytes of its label
-    used_members, used_labels = (sum(row[column] for row in PAGE_ENTRY.iter_unpack(page_table)) for column in (3, 9))
+        at, program_bytes, _, _ = row
+        previous_end = at + program_bytes
+    used_members, used_labels = (
+        sum(row[column] for row in PAGE_ENTRY.iter_unpack(page_table)) for column in (_MEMBER_COUNT, _LABEL_BYTES)
+    )
     if used_members > member_count or used_labels > label_bytes:
         raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
@@ -419,7 +424,10 @@ def _decode_page(row: tuple[Any, ...], members: list[int], labels: bytes, ranks:
     end = None if stop == _NO_END else stop
     known_seconds = None if math.isnan(seconds) else seconds
     measured, ordered = bool(flags & 1), bool(flags & 2)
-    return Page(_ORDER[kind], tuple(group), root, start, end, text.decode(), program, measured, known_seconds, ordered)
+    return Page(
+        _ORDER[kind], tuple(group), root, start, end, planner=text.decode(), program=program, measured=measured,
+        seconds=known_seconds, ordered=ordered,
+    )  # fmt: skip
 
 
 # ---- proving programs, and marks of proven books ----

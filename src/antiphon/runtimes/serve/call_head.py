@@ -93,7 +93,7 @@ class CallHead:
 
     def explain_mismatch(self, theirs: bytes) -> str:
         """Return why a message with this header cannot belong to this call."""
-        rank = _LAYOUT.unpack(theirs)[-1]
+        *_, rank = _LAYOUT.unpack(theirs)
         own_call, their_call = self.describe(), self.describe(theirs)
         if own_call == their_call:
             return f"rank {rank} makes {their_call} by other plans than this rank"

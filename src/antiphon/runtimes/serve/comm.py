@@ -272,6 +272,7 @@ class Comm:
         with self._lock:
             self._begin_uneven(elements.dtype)
             source, nbytes = elements.view(np.uint8), sizes * elements.itemsize
+            # without a plan for uneven blocks of this size, the engine moves the blocks point to point
             if not self._serving.run_counts(nbytes, source, target.view(np.uint8), self.timeout):
                 # bytes to every process, then from every process: `nbytes` has a row per receiver
                 lengths = np.stack([nbytes[:, self.rank], nbytes[self.rank]]).astype(np.uint64)
@@ -295,7 +296,7 @@ class Comm:
             if self._serving is None:
                 return rows.reshape(1, 1)
             everyone = self._serving.gather(own_shape, self.timeout, library=self._library is not None)
-            if everyone is None:
+            if everyone is None:  # no program serves this size, at any process: the MPI library gathers
                 everyone = np.empty((self.ranks, len(own_shape)), np.int64)
                 self._serving.agree(self.timeout)
                 self._library.run("allgather", len(own_shape), own_shape, everyone.reshape(-1), "sum", -1)
@@ -311,8 +312,9 @@ class Comm:
     ) -> None:
         """Serve a call by a plan, else by the MPI library. `unit`: elements of a block; no `source`: in place.
 
-        `source`, `target`: empty where a process has no input or output. `op`: of no effect if the collective does not
-        combine. `root`: -1 if it has none.
+        `source`, `target`: empty where a process has no input or output. In place `target` is the larger of the two:
+        of a scatter (at its root) and a reducescatter the input. `op`: of no effect if the collective does not combine.
+        `root`: -1 if it has none.
         """
         combine_of(op)
         with self._lock:
@@ -455,7 +457,7 @@ class MpiLibrary:
 
     def run(self, kind: str, unit: int, source: Array | None, target: Array, op: str, root: int) -> None:
         """Make the call; without a source it is in place, as the engine defines it."""
-        if not unit:
+        if not unit:  # the call is empty at all processes
             return
         if kind in ("allreduce", "reduce", "reducescatter"):
             self._combine_by_mpi(kind, unit, source, target, op, root)

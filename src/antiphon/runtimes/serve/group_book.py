@@ -84,9 +84,9 @@ def _make_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
     pages: list[Page] = []
     programs: list[bytes] = []
     choices = (NEAR if near else DEFAULTS)[kind]
-    for number, (start, planner) in enumerate(choices):
+    stops = [*(start for start, _ in choices[1:]), None]
+    for number, ((start, planner), stop) in enumerate(zip(choices, stops, strict=True)):
         single = make_book([plan(kind, machine, planner=planner, **options)], every_root=False)
-        stop = choices[number + 1][0] if number + 1 < len(choices) else None
         pages.append(replace(single.pages[0], start=start, stop=stop, planner=f"{planner} (default)", program=number))
         programs += single.programs
     return Book(machine.name, ranks, hosts=(), pages=tuple(pages), programs=tuple(programs))

@@ -125,8 +125,9 @@ def start_serving(
         _raise_fault(group, answers)
         setup_answers = _setup_texts(answers)
         assert engine is not None
-        book, base = (base64_of(offers[0].get(name), "process 0") for name in ("book", "base"))
-        auto = start_auto(group) if offers[0].get("auto") else None
+        leader_fields = offers[0]  # `_leader_fields`
+        book, base = (base64_of(leader_fields.get(name), "process 0") for name in ("book", "base"))
+        auto = start_auto(group) if leader_fields.get("auto") else None
         try:
             # a cached answer for table `auto` replaces the book of process 0
             first_book = decode_book(book) if auto is None or auto.book is None else auto.book
@@ -137,11 +138,11 @@ def start_serving(
             raise
     if auto is not None:
         _ask_for_plans(auto, serving, group)
-    serving.agrees = bool(offers[0].get("agree"))
-    if offers[0].get("learn"):
+    serving.agrees = bool(leader_fields.get("agree"))
+    if leader_fields.get("learn"):
         path = os.environ.get(LEARNED, "") if group.rank == 0 else ""
-        lines = parse_learned(str(offers[0].get("learned", "")))
-        serving.learn(base64_of(offers[0]["learn"], "process 0"), lines, path)
+        lines = parse_learned(str(leader_fields.get("learned", "")))
+        serving.learn(base64_of(leader_fields["learn"], "process 0"), lines, path)
     watch_calls(engine, serving.ledger, group.places, group.rank)
     return serving
 
@@ -297,8 +298,7 @@ def _find_or_plan(text: str) -> AutoStart:
         try:
             start.planning = PlanningProcess(text, path)
             start.answer = _await_answer(start.planning, text)
-            # from here on planning competes with the job
-            start.planning.lower()
+            start.planning.lower()  # its priority: from here on planning competes with the job
         except AntiphonError as error:
             start.why = str(error)
     if start.planning is not None and start.answer is not None:

@@ -38,7 +38,7 @@ class _Learning:
     """A learner with its pages (None: the library), and the size of the calls that it times."""
 
     learner: Learner
-    pages: list[Page | None]
+    pages: list[Page | None]  # by `CallCandidate.program`, which is no `Page.program`
     checksums: list[str]  # CRC-32 of the pages' programs, in hexadecimal
     page: Page  # the book's page for these calls
     nbytes: int  # of the calls that are timed
@@ -49,8 +49,8 @@ class Learners:
     """The learners of a group, by page and size class.
 
     `exchange`: replaces numbers by their maxima over all processes; `align`: returns when all have begun the call;
-    `program_of`: the program file of a page, opened by `open_program`; `earlier`: the same results of earlier jobs at
-    all processes."""
+    `program_of`: the program file of a page, opened by `open_program`; `earlier`: the results of earlier jobs, the same
+    at all processes."""
 
     def __init__(
         self, engine: Engine, ranks: int, ledger: CallLedger, exchange: Callable[[NDArray[Any], float], None],
@@ -64,25 +64,26 @@ class Learners:
         self._timed: Learner | None = None  # of the call under way, if that is timed
 
     def choose(
-        self, page: Page, call: Call, pages: Sequence[Page], library: bool, timeout: float
+        self, page: Page, call: Call, pages: Sequence[Page], has_library: bool, timeout: float
     ) -> tuple[Page | None, int]:
         """Return the page (None: the library) and the slices for a call, the same at all processes.
 
-        `pages`: all of the book; `library`: whether the library can make the call."""
-        key = (id(page), call.nbytes.bit_length(), library)
+        Slices are counted in quarters of the planned number, of which PLANNED_SLICES are as many as planned. `pages`:
+        all of the book; `has_library`: whether the library can make the call."""
+        key = (id(page), call.nbytes.bit_length(), has_library)
         if key not in self._learners:
-            self._learners[key] = self._make_learning(page, pages, call.nbytes, library)
+            self._learners[key] = self._make_learning(page, pages, call.nbytes, has_library)
         learning = self._learners[key]
-        if not self._is_timed(learning, call.nbytes):
+        if not self._note_size(learning, call.nbytes):
             candidate = learning.learner.candidate
             return learning.pages[candidate.program], candidate.slices
         learner = learning.learner
         numbers = learner.report()
-        if numbers is not None:
+        if numbers is not None:  # processes exchange their numbers before this call
             agreed, began = numbers.copy(), time.perf_counter()
             self._exchange(agreed, timeout)
             learner.update(agreed, time.perf_counter() - began)
-            self._report(page, learning)
+            self._enter_choices(page, learning)
         candidate = learner.begin()
         if learner.aligns:
             self._align(timeout)  # a process late from the last call must not count in this one's time
@@ -95,7 +96,7 @@ class Learners:
             self._timed.end(seconds)
         self._timed = None
 
-    def _make_learning(self, page: Page, pages: Sequence[Page], nbytes: int, library: bool) -> _Learning:
+    def _make_learning(self, page: Page, pages: Sequence[Page], nbytes: int, has_library: bool) -> _Learning:
         """Return a new learner for calls of a page, with its candidates and what earlier jobs have learned of them."""
         candidates: list[Page | None] = [None]
         programs: list[bytes] = []
@@ -111,8 +112,8 @@ class Learners:
                 programs.append(program)
         first = 1 if page.program >= 0 else 0  # a page without a program leaves the call to the library
         sliced = nbytes >= MIN_SLICED_BYTES and all(map(self._can_be_sliced, candidates[1:]))
-        functions = self._engine.library
-        learner = Learner(functions, len(candidates), first, library, sliced)
+        functions = self._engine.library  # the engine's own, in C
+        learner = Learner(functions, programs=len(candidates), first=first, library=has_library, sliced=sliced)
         checksums = ["0", *(f"{zlib.crc32(program):x}" for program in programs)]
         learning = _Learning(learner, candidates, checksums, page, nbytes)
         for line in self._earlier:
@@ -121,7 +122,7 @@ class Learners:
             if same_class and same_kind and line.checksum in checksums:
                 candidate = CallCandidate(checksums.index(line.checksum), line.slices)
                 times = line.samples, line.seconds, line.low, line.high
-                if candidate.program or library:
+                if candidate.program or has_library:
                     learner.recall(Arm(candidate, bool(line.chosen), *times))
         return learning
 
@@ -131,6 +132,7 @@ class Learners:
         for learning in self._learners.values():
             # (before the first choice the times are few)
             for arm in learning.learner.arms() if learning.learner.choices() else ():
+                # (the end of a search sets `seconds` alone; a line must have low <= seconds <= high)
                 page, own_page = learning.pages[arm.candidate.program], learning.page
                 rows.append(
                     LearnedLine(
@@ -159,8 +161,9 @@ class Learners:
             return False
         return True
 
-    def _is_timed(self, learning: _Learning, nbytes: int) -> bool:
-        """Return whether calls of this size are those that are timed."""
+    def _note_size(self, learning: _Learning, nbytes: int) -> bool:
+        """Return whether calls of this size are timed. After OTHER_CALLS calls of other sizes in a row, the size of the
+        last one becomes the timed one."""
         if learning.nbytes == nbytes:
             learning.untimed = 0
             return True
@@ -171,8 +174,8 @@ class Learners:
         learning.learner.restart()
         return True
 
-    def _report(self, page: Page, learning: _Learning) -> None:
-        """Enter in the report what was chosen, from which call of this size on, and why."""
+    def _enter_choices(self, page: Page, learning: _Learning) -> None:
+        """Enter in the ledger what was chosen, from which call of this size on, and why."""
         texts = []
         for choice in learning.learner.choices():
             served_by = learning.pages[choice.candidate.program]

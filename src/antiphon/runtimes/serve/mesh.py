@@ -82,7 +82,7 @@ class _Card:
     `secret`: random, in hexadecimal; with the job's secret it gives the key of handshakes with this process.
     """
 
-    tcp: tuple[str, int]
+    tcp: tuple[str, int]  # address and port
     host: str
     path: str
     secret: str
@@ -94,6 +94,7 @@ class _Card:
 
 
 def _read_card(text: str, sender: str) -> _Card:
+    """Return the card that a process sent; Invalid if it is none."""
     fields = fields_of(text, sender)
     match fields:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(secret)} if 0 < port < 2**16:
@@ -107,7 +108,7 @@ def _read_card(text: str, sender: str) -> _Card:
 def _is_ip_address(host: str) -> bool:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
-        return host.isascii()
+        return host.isascii()  # the scope of an IPv6 address (behind %) may be any text
     return False
 
 
@@ -132,8 +133,8 @@ class _Listeners:
         # listen before the addresses are exchanged, so that no connection is refused
         for listener in self.sockets:
             listener.listen(max(BACKLOG, ranks))
-        tcp = self.sockets[0].getsockname()
-        self.card = _Card((tcp[0], tcp[1]), _host_name(), path, secrets.token_hex(32))
+        tcp_host, tcp_port, *_ = self.sockets[0].getsockname()
+        self.card = _Card((tcp_host, tcp_port), _host_name(), path, secrets.token_hex(32))
 
     def __enter__(self) -> _Listeners:
         return self
@@ -148,7 +149,8 @@ def _peer_connection(peer: int, card: _Card, own_card: _Card, secret_data: bytes
     # same kernel and a visible folder: a Unix-domain socket is faster than TCP
     if card.path and own_card.path and card.host == own_card.host and Path(card.path).exists():
         return PeerConnection(peer, [(socket.AF_UNIX, card.path)], key, card.path)
-    family = socket.AF_INET6 if ":" in card.tcp[0] else socket.AF_INET
+    tcp_host, _ = card.tcp
+    family = socket.AF_INET6 if ":" in tcp_host else socket.AF_INET
     return PeerConnection(peer, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 

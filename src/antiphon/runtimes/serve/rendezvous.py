@@ -127,13 +127,14 @@ class Star:
         return [(family, socket_address) for family, _, _, _, socket_address in rows]
 
     def _open_listener(self, socket_address: SocketAddress) -> socket.socket:
+        family, address = socket_address
         try:
             with contextlib.ExitStack() as stack:
-                listener = stack.enter_context(socket.socket(socket_address[0], socket.SOCK_STREAM))
+                listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(socket_address[1])
+                listener.bind(address)
                 listener.listen(max(BACKLOG, self.ranks))
-                stack.pop_all()
+                stack.pop_all()  # the caller closes it
                 return listener
         except OSError as error:
             raise Invalid(

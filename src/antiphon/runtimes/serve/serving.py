@@ -378,8 +378,9 @@ class Serving:
         pages = SizeChooser[Page]()
         for page in book.pages:
             pages.add(page, page.start, page.stop, page.kind, page.root)
-        old_pages = {id(page): page for old in self._books for page in old.pages}
         yield
+        # only now, as calls served meanwhile may have added a book (`fill`)
+        old_pages = {id(page): page for old in self._books for page in old.pages}
         # the most recently used plans are the best guess at the next calls
         for page_id, unit, itemsize, in_place, _ in list(self._plans)[-MAX_EARLY_PLANS:]:
             kind, root = old_pages[page_id].kind, old_pages[page_id].root

@@ -77,8 +77,10 @@ def create(options: Any, _: Any = None) -> AntiphonGroup:
 class AntiphonGroup(QueuedGroup):
     """The collectives of a process group, as methods that PyTorch calls.
 
-    All return a work object, except monitored_barrier. `opts` is PyTorch's options object of the collective. Methods
-    named `..._coalesced` and `..._single` are PyTorch's calls with lists of tensors, and with one tensor for all ranks.
+    All return a work object, except monitored_barrier. `opts` is PyTorch's options object of the collective, or
+    None for its defaults. `compared`: tensors whose shapes and types must agree at all processes (default: the
+    results). Methods named `..._coalesced` and `..._single` are PyTorch's calls with lists of tensors, and with one
+    tensor for all ranks.
     """
 
     def allreduce(

@@ -21,7 +21,7 @@ from antiphon.runtimes.serve.group_start import Outdated
 
 _MAX_PAUSE = 0.02  # seconds between two reads
 _FIRST_PAUSE = 0.0005  # seconds
-_MARK_LETTERS = 32
+_MARK_LETTERS = 32  # of a mark, or of a digest of marks: hexadecimal
 
 
 class Exchanges:
@@ -103,6 +103,7 @@ class MonitoredBarrier:
         self._barrier_count = 0
 
     def wait(self, timeout: timedelta, wait_all_ranks: bool) -> None:
+        """Wait until all processes have come; RuntimeError after the timeout."""
         self._barrier_count += 1
         end = time.monotonic() + timeout.total_seconds()
         milliseconds = round(timeout.total_seconds() * 1000)

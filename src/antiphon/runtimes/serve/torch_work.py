@@ -242,6 +242,7 @@ class Pool:
         self._idle = self._threads = 0
 
     def submit(self, do: Callable[[], None]) -> None:
+        """Have a thread call `do` at once."""
         with self._lock:
             # an idle thread will take it; otherwise all threads are busy, perhaps waiting for each other
             if self._idle:

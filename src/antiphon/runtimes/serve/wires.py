@@ -52,8 +52,8 @@ class Connecting:
         self._sockets: list[int] = []  # descriptors per rank and rail, owned by the wire; -1 for this rank
 
     def offer(self, engine: Engine | None) -> str:
-        """Return, as JSON, where this process's pipe is ("life"; null without shared memory), at process 0 the name of
-        the shared memory, and the number of networks ("rails")."""
+        """Return, as JSON, where this process's pipe is ("life"; null without shared memory), the name of the
+        shared memory, and the number of networks ("rails"). `engine`: at process 0 only, which makes the memory."""
         name = b""
         if engine is not None and self._alive is not None:
             self._engine = engine

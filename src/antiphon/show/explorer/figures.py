@@ -123,7 +123,8 @@ def _number(value: Any) -> float | None:
 def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit | None, sizes: Sequence[int]) -> Range:
     """Return an entry as a range, with the speedup and the library that its claims name."""
     seconds, claims = candidate.seconds[at], entry.claims
-    # the part of the range that the chart shows: from the least priced size on, but within the range itself
+    # the part of the range that the chart shows: from the least priced size on, but within the range itself. A range
+    # without an end that begins above 0 is shown from its start on
     last = entry.stop - 1 if entry.stop else entry.start or sizes[0]
     start = min(max(entry.start, sizes[0]), last)
     stop = entry.stop if entry.stop is not None else max(sizes[-1], entry.start)

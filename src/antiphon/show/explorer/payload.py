@@ -74,8 +74,8 @@ def tuning_page(tuning: Tuning) -> dict[str, Any]:
         plan = tuning.plans.get(kind)
         group = _group(
             tuning.topology, kind, tuning.of(kind), ranges, tuning.sizes, tuning.limits.get(kind),
-            lambda size, kind=kind: tuning.baseline(kind, size),  # type: ignore[misc]
-            _baseline_name(tuning, kind),
+            baseline=lambda size, kind=kind: tuning.baseline(kind, size),  # type: ignore[misc]
+            baseline_name=_baseline_name(tuning, kind),
         )  # fmt: skip
         group["headline"] = tuning.verdicts.get(kind) or f"no planner could plan {kind} here"
         group["notes"] = use_lines(tuning, kind)
@@ -136,8 +136,8 @@ def plans_page(
         figures = price_plan(plan, sizes, nbytes, model, profile)
         group = _group(
             plan.topology, kind, figures.candidates, figures.ranges, figures.sizes, figures.limit,
-            _library_baseline(figures, kind),
-            f"{figures.library.name.upper()}, by the model of it" if figures.library is not None else "",
+            baseline=_library_baseline(figures, kind),
+            baseline_name=f"{figures.library.name.upper()}, by the model of it" if figures.library is not None else "",
         )  # fmt: skip
         group["headline"] = _plan_headline(figures, traced)
         run_entry = None if traced is None else plan.at(traced.nbytes)
@@ -215,8 +215,9 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
         raise Invalid("this frontier holds no points, only bounds; there is nothing to explore")
     kind = frontier.collective.kind
     group = _group(
-        frontier.topology, kind, candidates, ranges, figures.sizes, figures.limit, lambda size: None, baseline_name=""
-    )
+        frontier.topology, kind, candidates, ranges, figures.sizes, figures.limit,
+        baseline=lambda size: None, baseline_name="",
+    )  # fmt: skip
     count = plural(len(points), "point")
     group |= {"headline": f"{count} from the fewest steps to the least time on the links", "plans": plans, "shown": 0}
     page = _page(frontier.topology, [group], f"times by the model `{figures.model}`, {ranges[0].rests_on}", facts=[])
@@ -278,6 +279,7 @@ def trace_page(traced: TracedMessages) -> dict[str, Any]:
     link = LinkType("messages", Fraction(1), latency=0.0)
     machine = build(traced.title, ranks, [(each // ranks, each % ranks, link) for each in pairs.tolist()])
     total = float(traced.landed.max())
+    # times in ticks: whole numbers, of which `total` has 2^30 (packing.py)
     pack = pack_times(traced.step, traced.src, traced.dst, ticks(traced.start, total), ticks(traced.landed, total),
                       traced.carried / traced.nbytes)  # fmt: skip
     # The other columns that timing.py packs for a plan. A trace does not name chunks.

@@ -139,6 +139,7 @@ def _pack_events(events: Events, total: float, critical: Longs | Sequence[int]) 
     # row of the schedule.
     by_message = np.argsort(number[table.of_row], kind="stable")
     first = pointers(number[table.of_row][by_message], len(table))
+    # every message has rows, so `reduceat` meets no empty segment
     reductions = np.add.reduceat(schedule.op[by_message], first[:-1], dtype=np.int64) if len(table) else first[:0]
     row_count = np.diff(first)
     pack.add("op", np.where(reductions == 0, 0, np.where(reductions == row_count, 1, 2)))

@@ -169,6 +169,7 @@ def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
     by_chunk: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     link_ends = topology.link_dst.tolist()
+    # by number of a route: all links of it but the last end at a switch
     via = [tuple(link_ends[link] for link in resolved.table[route][:-1]) for route in range(len(resolved.table))]
     columns = (schedule.chunk, schedule.step, schedule.src, schedule.dst, schedule.op, resolved.route)
     for chunk, step, src, dst, op, route in zip(*(column.tolist() for column in columns), strict=True):

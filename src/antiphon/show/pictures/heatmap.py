@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import NamedTuple
 
 from antiphon.errors import Invalid
@@ -103,22 +104,23 @@ def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_wid
     `max_width`: pixels, unless one panel needs more.
     """
     kinds = [kind] if kind else list(tuning.collectives)
-    panels_of = {name: panels(tuning, name) for name in kinds}
+    panels_of = {collective: panels(tuning, collective) for collective in kinds}
     if not any(panels_of.values()):
         raise Invalid("there is no heat map without a sweep that gave something; try --sweep pieces=1,4,16")
-    cells = sum(len(panel.rows) * len(panel.best) for row_panels in panels_of.values() for panel in row_panels)
+    cells = sum(len(panel.rows) * len(panel.best) for panel in chain.from_iterable(panels_of.values()))
     body: list[str] = []
     y, width = 0.0, LEGEND_WIDTH
-    for name, row_panels in panels_of.items():
-        if not row_panels:
+    for collective, collective_panels in panels_of.items():
+        if not collective_panels:
             continue
         options = ", ".join(tuning.sweep)
-        title = f"{name} on {tuning.topology.name}: choosing {options}, {model_text(tuning)}; {tuning.rests_on(name)}"
+        basis = tuning.rests_on(collective)  # a text: what calibrates the times, or that nothing does
+        title = f"{collective} on {tuning.topology.name}: choosing {options}, {model_text(tuning)}; {basis}"
         if standalone:
             body.append(_draw_text(EDGE_MARGIN, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
             width = max(width, 2 * EDGE_MARGIN + 9.0 * len(title))  # 9 pixels per character of the title
         y += TITLE_HEIGHT if standalone else 12
-        for line in _break_lines(row_panels, max_width):
+        for line in _break_lines(collective_panels, max_width):
             x = float(EDGE_MARGIN)
             for panel in line:
                 body += [f'<g transform="translate({x:.1f} {y:.1f})">', *_draw_panel(tuning, panel, cells), "</g>"]

@@ -35,7 +35,7 @@ _MARGIN = 26.0
 _LEVEL = 84.0  # between levels of switches
 _TOP = -math.pi / 2  # the angle of the point above the centre of a circle
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
-MAX_TREE_LEAVES = 32  # of a single switch: with more nodes it has them in circles around it, not in rows
+MAX_TREE_LEAVES = 32  # a tree of one switch and more nodes than this is drawn as rings around it, not in rows
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in a node's name: x3; beyond six axes a7.3
 # by the number of layers of a third axis: the distance between nodes, and the shift of a layer as a fraction of that
 _DEPTH = {
@@ -84,7 +84,7 @@ def fit_drawing(graph: DrawnGraph, position: dict[int, Point], frames: Sequence[
 
 
 def flip_drawing(drawing: Drawing) -> Drawing:
-    """Return the drawing upside down; frames stay."""
+    """Return the drawing upside down, before it gets a frame (frames are not flipped)."""
     position = {node: (x, drawing.height - y) for node, (x, y) in drawing.position.items()}
     return Drawing(position, list(drawing.frames), drawing.width, drawing.height)
 
@@ -152,6 +152,7 @@ def _read_coordinates(graph: DrawnGraph, nodes: Sequence[int]) -> dict[int, tupl
     positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
         levels = graph.nodes[node].place.split("/")
+        # the box, and whether a node is a rank or its router, are no coordinates
         levels = [level for level in levels if not re.fullmatch(r"(host|box)\d+|rank|router", level)]
         matches = [_AXIS.fullmatch(level) for level in levels]
         if not levels or not all(matches):
@@ -299,7 +300,7 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
         own_rank = graph.nodes[node].ranks[:1]
         return min(
             [*own_rank, *(lowest_rank(n, node) for n in graph.neighbours[node] if n in inside and n != parent)],
-            default=node,
+            default=node,  # no rank below: sorted by its own number
         )
 
     def visit(node: int, depth: int) -> float:
@@ -349,7 +350,8 @@ def _place_levels(graph: DrawnGraph, nodes: Sequence[int], switches: Sequence[in
     """Place ranks in rows at the bottom, switches in levels above, by their distance from the ranks."""
     ranks = [n for n in nodes if n not in set(switches)]
     pitch, row_height, level_height = 92.0, 80.0, 96.0
-    max_columns = 16 if graph.nodes[ranks[0]].shape == RANK else 12  # other shapes are wider
+    # there is a rank: `lay_out_part` has other rules for switches alone; stacks of ranks are wider than ranks
+    max_columns = 16 if graph.nodes[ranks[0]].shape == RANK else 12
     columns = max(1, min(len(ranks), max_columns))
     position: dict[int, Point] = {n: (pitch * (i % columns), row_height * (i // columns)) for i, n in enumerate(ranks)}
     placed, row, depth = set(ranks), list(ranks), 0
@@ -438,7 +440,7 @@ def place_below_fabric(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside:
     upper_nodes = {node for drawing in upper for node in drawing.position}
     side = _find_box_rows(graph, upper_nodes, level) if two_rows else dict.fromkeys(level, "both")
     fabric = _FabricRows(
-        two_rows,
+        is_between=two_rows,
         # grows with the width, so that cables stay steep
         box_distance=min(max(_LEVEL, column_width * columns / 8), 190.0),
         inner_levels=sorted({level[s] for s in outside if side[s] == "both"}),
@@ -452,7 +454,7 @@ def place_below_fabric(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside:
     for number in range(1, max(level.values()) + 1):
         for reached in ("upper", "lower", "both"):
             row = [s for s in outside if level[s] == number and side[s] == reached]
-            if row:
+            if row:  # `y_of` knows only levels that have switches
                 y = fabric_top + fabric.y_of(number, reached)
                 _spread_switches(graph, row, position, y, column_width * columns)
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
@@ -484,7 +486,7 @@ def _combine_drawings(graph: DrawnGraph, drawings: Sequence[Drawing], switches: 
 
 
 def _switch_levels(graph: DrawnGraph, drawings: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
-    """Return each switch's distance from the nearest box: 1 if it is connected to one."""
+    """Return the level of each node: 0 in a box; of a switch outside, its distance in links from the nearest box."""
     level = dict.fromkeys((node for drawing in drawings for node in drawing.position), 0)
     row, free = list(level), set(outside)
     number = 0
@@ -493,7 +495,7 @@ def _switch_levels(graph: DrawnGraph, drawings: Sequence[Drawing], outside: Sequ
         row = sorted({s for node in row for s in graph.neighbours[node] if s in free})
         free.difference_update(row)
         level.update(dict.fromkeys(row, number))
-    return level | dict.fromkeys(free, 1)  # connected to no box
+    return level | dict.fromkeys(free, 1)  # connected to no box: drawn with those next to the boxes
 
 
 def _find_box_rows(graph: DrawnGraph, upper: set[int], level: dict[int, int]) -> dict[int, str]:

@@ -317,6 +317,7 @@ def _draw_switch(panel_layout: PanelLayout, number: int) -> str:
 
 def _draw_ranks(panel_layout: PanelLayout, tree: DataTree, colours: Sequence[str]) -> list[str]:
     """Draw ranks: the root filled, ranks of the tree rimmed in the colour of their hop, all others pale."""
+    # of several arrows to a rank the one nearest to the root gives the colour: it comes last
     rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(tree.arrows)}
     shapes = []
     for number, node in enumerate(panel_layout.graph.nodes):

@@ -68,7 +68,7 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
         if (table->classes[i].whole < 0 || table->classes[i].whole > MOST_WEIGHT || table->classes[i].part < 0 ||
             table->classes[i].part > h.denominator || table->slots[i] < 0 || table->slots[i] > MAX_NUMBERS)
             return "a class of slots is damaged";
-    for (i64 i = 0; i < h.regions; ++i)
+    for (i64 i = 0; i < h.regions; ++i) /* only tables with atoms have regions of packets: PACKETS follows the buffers */
         if (table->region(i).buffer < 0 || table->region(i).buffer >= BUFFERS + (h.atoms > 0) || table->region(i).part < 0 ||
             table->region(i).part >= h.parts || table->region(i).whole < -MOST_PLACE || table->region(i).whole > MOST_PLACE)
             return "a region is nowhere";

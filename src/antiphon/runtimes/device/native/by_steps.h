@@ -200,8 +200,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
-        /* a table with `atoms` sends packets */
-        if (plan.table.head.atoms) return failure = "packets go by one kernel, not by steps", 1;
+        if (plan.table.head.by_packets()) return failure = "packets go by one kernel, not by steps", 1;
         if (method == BY_STEPS && (failure = unreached(plan))) return 1; /* copies need no access */
         /* call 0: its kernels carry out steps without signals; the number counts only in signals to other processes */
         if (prepare(rank, plan, /* call */ 0, unit, type, op, /* lanes */ 1, /* rounds */ 1, buffers, lengths)) return 1;

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -84,7 +85,8 @@ struct Plan {
     Table table;
     Device *device = nullptr; /* which outlives its rank */
     std::string unreached;    /* why its kernels cannot access all memory that they use; empty: they can */
-    i64 *on_device = nullptr, *sized = nullptr; /* in device memory: `words`; cuts and shifts of `size` */
+    i64 *on_device = nullptr; /* in device memory: `words` */
+    i64 *sized = nullptr;     /* in device memory: `size.cuts` (parts + 1), then `size.shift` (one per region) */
     Size size{-1, 0, {}, {}};
     BufferCheck check;
 };
@@ -155,8 +157,11 @@ std::string out_of_reach(const Device &device, const Table &table) {
     std::vector<bool> named(devices.size());
     std::string text;
     for (i64 i = 0; i < table.head.arguments; ++i) {
+        /* the rank whose memory this argument of a step lies in, or that it signals */
         const size_t other = (size_t)table.arguments[i].rank % devices.size();
-        if (named[other] || !devices[other] || device.reaches[other]) continue;
+        /* not opened by this process: ranks of other processes are on it, and opening their memory fails by itself */
+        if (!devices[other]) continue;
+        if (named[other] || device.reaches[other]) continue;
         named[other] = true;
         text += (text.empty() ? "GPU " + std::to_string(device.number) + " cannot access the memory of GPU " : ", ") +
                 std::to_string(other);
@@ -235,8 +240,7 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
 void ad_rank_free(void *rank_) {
     Rank *rank = (Rank *)rank_;
     std::vector<Rank *> &all = rank->device->ranks;
-    for (size_t i = 0; i < all.size(); ++i)
-        if (all[i] == rank) all.erase(all.begin() + (ptrdiff_t)i--);
+    all.erase(std::remove(all.begin(), all.end(), rank), all.end());
     (void)cuda(SetDevice)(rank->device->number);
     drop_queues(*rank);
     (void)cuda(Free)(rank->peers_on_device);
@@ -328,10 +332,10 @@ namespace {
 /* Why kernels cannot make calls of a plan, or NULL. */
 const char *unreached(const Plan &plan) { return plan.unreached.empty() ? nullptr : plan.unreached.c_str(); }
 
-/* Sets the arguments of a rank's next call (rank.run; kernel.h). `unit`: elements per weight 1 of a block. The data are cut
- * into lanes * rounds slices: `lanes` thread blocks per stream, each with one slice in each of the `rounds`. Cuts and shifts,
- * and addresses of buffers, are copied to the device only if they differ from those of the last call. Returns 0, or 1 and
- * `failure`. */
+/* Sets what the kernel of a rank's next call is passed (rank.run; kernel.h). `unit`: elements per weight 1 of a block. The data
+ * are cut into lanes * rounds slices: `lanes` thread blocks per stream, each with one slice in each of the `rounds`. Cuts and
+ * shifts, and addresses of buffers, are copied to the device only if they differ from those of the last call. Returns 0, or 1
+ * and `failure`. */
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     cuda(Error_t) code;
@@ -340,7 +344,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     if (!KERNELS[type].call) return failure = "this library was compiled without kernels for this data type", 1;
     const bool sized = plan.size.unit == unit && plan.size.width == (i64)WIDTHS[type];
     const Size size = sized ? plan.size : size_of(t, unit, (i64)WIDTHS[type]);
-    if (t.head.atoms && !rank.peers[0].box) return failure = "ranks have no boxes for packets", 1;
+    if (t.head.by_packets() && !rank.peers[0].box) return failure = "ranks have no boxes for packets", 1;
     if ((failure = plan.check.check_buffers(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
     if (FAILS(cuda(SetDevice)(rank.device->number))) return 1;
     if (!sized) {
@@ -360,8 +364,9 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     const auto address_of = [&](const void *table) { return plan.on_device + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)address_of(t.steps), (const Argument *)address_of(t.arguments), (const Block *)address_of(t.blocks),
                 address_of(t.regions), plan.sized + size.cuts.size(), rank.peers_on_device, rank.device->stop,
-                /* line */ {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type,
-                op, /* packets */ t.head.atoms > 0, /* opens */ 1, /* counter */ nullptr, /* joint */ {}};
+                /* line */ {plan.sized, t.head.parts, unit}, call, /* sizes of scratch slots */ t.head.classes, rank.rank,
+                rank.ranks, lanes, rounds, type, op, /* packets */ t.head.by_packets(), /* opens (make_ready) */ 1,
+                /* counter */ nullptr, /* joint */ {}};
     for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
@@ -370,8 +375,10 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
 int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
     cuda(Error_t) code;
     Device &device = *rank.device;
-    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.receives_all && unit > 0);
+    /* a call that opens first waits until all ranks have begun it (boxes.h) */
+    rank.run.opens = rank.boxes.opens(call, head.by_packets(), head.receives_all && unit > 0);
     u64 *box = rank.peers[rank.rank].box;
+    /* once in many calls the half of the box that this one uses is cleared, before flags in it repeat (packets.h) */
     if (box && empties(call) &&
         (FAILS(cuda(SetDevice)(device.number)) ||
          FAILS(cuda(MemsetAsync)(box + half_of(call), 0, BOX * sizeof(u64), device.stream))))

@@ -1,5 +1,6 @@
 /* Calls captured as graphs of CUDA and HIP, one graph per device (device.h: ad_graph_*, ad_stream_*). Part of cuda.cu,
- * whose FAILS(call) stores the error in the local variable `code`.
+ * whose FAILS(call) stores the error in the local variable `code`; note_error and first_error are those of cuda_queues.h. Kernels
+ * of cuda.cu: antiphon_empty clears half of a box before flags repeat (packets.h), antiphon_next counts the call.
  *
  * Threading: one thread calls these functions, but for ad_graph_stop, which any thread may call.
  * Ownership: a Captured owns its instance and the device memory that its kernels read; streams are the program's.

@@ -225,14 +225,14 @@ void *ad_joint_reached(void *, const void *token) {
 }
 
 int ad_joint_all(u32 ranks, void *const *memory) {
-    Joint joint = {{}, entered.bytes, map_memory(entered.all, entered.bytes, entered.step, entered.devices)};
+    Joint joint = {/* address_of */ {}, entered.bytes, map_memory(entered.all, entered.bytes, entered.step, entered.devices)};
     if (!joint.multicast) return failure = "memory with a multicast address cannot be had", 1;
     for (u32 i = 0; i < ranks; ++i) joint.address_of.push_back((char *)memory[i]);
     joints.add(joint);
-    return entered.drop(true), 0;
+    return entered.drop(/* keeps */ true), 0; /* the mappings are those of `joints` now */
 }
 
-void ad_joint_dropped() { entered.drop(false); }
+void ad_joint_dropped() { entered.drop(/* keeps */ false); }
 
 int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
     if (!multicast.load()) return 1;
@@ -250,7 +250,7 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
     const size_t step = step_of(about, memory_of(devices[0], CU_MEM_HANDLE_TYPE_NONE));
     if (!step) return failure = "memory with a multicast address cannot be had", 1;
     about.size = whole_steps(bytes, step);
-    Joint joint = {{}, about.size, nullptr};
+    Joint joint = {/* address_of */ {}, about.size, /* multicast */ nullptr};
     CUmemGenericAllocationHandle all = 0;
     bool ok = multicast.create(&all, &about) == CUDA_SUCCESS;
     for (u32 i = 0; i < count && ok; ++i) ok = multicast.add(all, devices[i]) == CUDA_SUCCESS;

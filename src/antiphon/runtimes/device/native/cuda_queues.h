@@ -19,7 +19,7 @@ const Size &size_at(const Plan &plan) { return plan.size; }
 Queue &queue_of(Rank &rank, u32 number) {
     std::unique_ptr<Queue> &entry = rank.queues[number];
     if (entry) return *entry;
-    entry.reset(new Queue{rank.device, nullptr, rank.threads, nullptr});
+    entry.reset(new Queue{rank.device, /* stream */ nullptr, rank.threads, /* stage */ nullptr});
     note_error(cuda(SetDevice)(rank.device->number));
     note_error(cuda(StreamCreateWithFlags)(&entry->stream, cuda(StreamNonBlocking)));
     return *entry;

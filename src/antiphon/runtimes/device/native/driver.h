@@ -31,7 +31,7 @@
 
 /* Runs thread block `block` of a rank, one lane of one stream, in all rounds. Returns 1 if the call was stopped. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
-    Work work = {call, rank, /* member */ 0, /* place */ (i64)block * RANKS, /* round */ 0, {0, 1}, /* failed */ 0,
+    Work work = {call, rank, /* member */ 0, /* first_signal */ (i64)block * RANKS, /* round */ 0, {0, 1}, /* failed */ 0,
                  /* turn */ 0, /* in_launch */ false, {}};
     for (; call.rounds > work.round; ++work.round) { /* "work.round <" nvcc reads as a template, std::round */
         work.share = {work.round * call.lanes + block % call.lanes, call.rounds * call.lanes};
@@ -162,7 +162,7 @@ template <typename Copy> static void each_copy(const std::vector<Memory> &memory
         for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
         return at;
     };
-    for (const auto &row : COPIES) {
+    for (const auto &row : COPIES) { /* a place has 5 numbers and one for each class */
         const i64 *const to = row + 2, *const from = to + 5 + size.strides.size(), *const span = from + (from - to);
         const i64 end = span[0] + span[1], length = line.at(end / line.parts, end % line.parts) - line.cuts[span[0]];
         if (row[0] == launch && length)
@@ -274,8 +274,9 @@ static int run(const Options &options) {
         for (const Layout &layout : LAYOUTS) {
             const u32 variant = (u32)sizes.size();
             sizes.push_back(size_of(unit, layout));
-            /* Devices sets addresses and numbers; a lane and a round */
-            calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, variant, 1, sizes.back().slot});
+            /* Devices sets the addresses, which are NULL here, and `number` and `opens` of each call */
+            calls.push_back({NULL, NULL, /* line */ {NULL, layout.parts, unit}, NULL, /* number */ 0, /* lanes */ 1,
+                             /* rounds */ 1, variant, /* opens */ 1, sizes.back().slot});
             choose_lanes(options, nbytes, layout, &calls.back());
             if (variant && !options.rounds) calls.back().rounds = 1; /* rounds serve long messages, packets short ones */
         }

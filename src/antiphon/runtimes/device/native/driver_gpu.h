@@ -178,6 +178,7 @@ class Devices {
         (void)cuda(FreeHost)(stop), (void)cuda(FreeHost)(wrong_count);
     }
 
+    /* Fills the inputs of all ranks (`fills`), or adds to *wrong_count the wrong elements of their outputs. */
     void rows(bool fills) {
         for (i64 rank = 0; rank < RANKS; ++rank) {
             cuda(Stream_t) const stream = queue_of(rank).stream;
@@ -223,7 +224,7 @@ class Devices {
         for (i64 rank = device; rank < RANKS && !has_work; rank += device_count) has_work = KERNELS[launch][rank];
         if (!has_work) return;
         Call call = calls[(size_t)device][variant];
-        call.number = number, call.opens = opens, call.step = launch;
+        call.number = number, call.opens = opens, call.launch = launch;
         u32 first = (u32)device, step = (u32)device_count;
         void *arguments[] = {&call, &first, &step};
         const dim3 blocks((u32)(ranks_on(device) * STREAMS * call.lanes)), block_threads((u32)threads);
@@ -234,7 +235,8 @@ class Devices {
             DO(LaunchCooperativeKernel, (const void *)antiphon_plan, blocks, block_threads, arguments, 0, stream);
     }
 
-    /* Waits until all calls are done, and stops them after CALL_TIMEOUT. Returns whether one was stopped. */
+    /* Waits until all calls are done, and stops them after CALL_TIMEOUT. Returns whether one was stopped. The stream of a device
+     * also waits for the copies on others (enqueue_barrier). */
     bool finish() {
         const double end = now() + CALL_TIMEOUT;
         for (int device = 0; device < device_count; ++device) {

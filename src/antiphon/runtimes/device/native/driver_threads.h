@@ -75,13 +75,15 @@ class Devices {
 
     /* Runs a call of all ranks to its end; on GPUs, `begin` only starts it. */
     void begin(u64 number, i64 threads, u32 variant) {
-        for (calls[variant].step = 0; calls[variant].step < LAUNCHES; ++calls[variant].step) launch(number, threads, variant);
+        i64 &current = calls[variant].launch;
+        for (current = 0; current < LAUNCHES; ++current) launch(number, threads, variant);
     }
 
     /* Runs the launch `step` of a call in threads of its own, and the copies beside it in this thread. */
     void launch(u64 number, i64 threads, u32 variant) {
         Call &call = calls[variant];
-        call.number = number,
+        call.number = number;
+        /* whether it first waits until all ranks have begun it (boxes.h) */
         call.opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->receives_all && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             for (i64 i = 0; i < BOX; ++i) memory_of[rank].box[half_of(number) + i] = 0;
@@ -97,7 +99,7 @@ class Devices {
                 running.fetch_sub(1);
             });
         /* copies of copy engines, as in code without packets: variant 0 */
-        each_copy(memory_of, sizes[0], call.step,
+        each_copy(memory_of, sizes[0], call.launch,
                   [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
         for (const double end = now() + CALL_TIMEOUT; running.load() && now() < end;) back_off();
         if (running.load()) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);

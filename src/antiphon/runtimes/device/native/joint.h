@@ -159,10 +159,10 @@ LOADS_BY_ALL(u64)
 
 #endif
 
-/* line, span, share: which elements (move.h). Wide<T>::EACH: elements per 16 bytes.
- * Combines a span of all ranks' values into all ranks' results, 16 bytes at a time. `from`: the multicast address of the values
- * or, with `own`, this rank's address of values that are only copied; `to`: the multicast address of the results. `rest(i)` does
- * element i at the ends of each slice, which are not aligned to 16 bytes. */
+/* Combines a span of all ranks' values into all ranks' results, 16 bytes at a time. `line`, `span`, `share`: which elements
+ * (move.h). `from`: the multicast address of the values or, with `own`, this rank's address of values that are only copied;
+ * `to`: the multicast address of the results. `rest(i)` does element i at the ends of each slice, which are not aligned to
+ * 16 bytes. Wide<T>::EACH: elements per 16 bytes. */
 template <typename T, typename Rule, typename Rest>
 ON_DEVICE void combine_jointly(const Line &line, Span span, Share share, const T *from, bool own, T *to, Rest rest) {
     fence_aliases();

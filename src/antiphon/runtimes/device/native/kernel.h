@@ -117,7 +117,7 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
     const int op = step.kind == FOLD ? run.op : (int)SUM;
     const i64 each = step.kind == PUT ? 2 : step.count; /* arguments: from and to; or all results and operands */
     for (i64 k = 0; k < step.count; k += each) {
-        const i64 results = step.kind == PUT ? 1 : step.more;
+        const i64 results = step.kind == PUT ? 1 : step.more; /* of a fold `more` is the number of results (table.h) */
         const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, half, a + k + 1, 1, a + k, 1}
                                                    : InBoxes<T>{run, half, a, results, a + results, step.count - results};
         if (combine_packets<T>(op, run.line, {a[k].part, a[k].number}, share, now.flag, run.stop, &turn, places)) return 1;
@@ -184,7 +184,7 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
 }
 
 /* Waits for the signals of a step, one thread for each. Returns 1 if the call was stopped. */
-ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *signals, u32 round) {
+ON_DEVICE int await_signals(const Run &run, u64 call, const Step &step, const u64 *signals, u32 round) {
     for (i64 k = my_thread(); k < step.count; k += my_threads()) {
         const Argument &a = run.arguments[step.first + k];
         if (!has_come(signals + a.rank, signal_of(call, round, a.number), run.stop)) return 1;
@@ -194,7 +194,7 @@ ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *signa
 
 /* Sends the signals of a step; a `sync_block` must precede. Each peer is always signalled by the same thread, so that the
  * numbers ascend even without a `sync_block` in between. */
-ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
+ON_DEVICE void send_signals(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
         if ((u32)a.rank % my_threads() == my_thread())
@@ -217,9 +217,9 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
             /* a wait until other ranks have begun, and its sync: only in calls that need it, and once */
             if (run.packets && (step.kind == WAIT || step.kind == SYNC) && step.more && (round || !run.opens)) continue;
             if (step.kind == SIGNAL)
-                tell(run, now.call, step, place, round);
+                send_signals(run, now.call, step, place, round);
             else if (step.kind == WAIT)
-                failed |= await(run, now.call, step, signals, round);
+                failed |= await_signals(run, now.call, step, signals, round);
             else if (step.kind == SYNC) {
                 if (sync_block(failed)) return 1;
             } else if (!run.packets || step.kind == DIVIDE)

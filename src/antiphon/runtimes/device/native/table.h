@@ -24,6 +24,8 @@ struct Head {
     i64 parts, classes, regions, blocks, steps, arguments;
     i64 packets, atoms; /* slots of packets; atoms of the longest message */
     i64 receives_all;   /* whether every rank has received from all others at the end of a call */
+
+    bool by_packets() const { return atoms > 0; } /* whether messages go by packets; a table for signals has no `atoms` */
 };
 
 /* A size of slots of scratch: a length of the line, whole + part / denominator. */

@@ -121,12 +121,12 @@ class Queue {
         work_added.notify_one();
     }
     /* Waits until all tasks are done. */
-    void end() {
+    void wait_until_idle() {
         std::unique_lock<std::mutex> hold(lock);
         became_idle.wait(hold, [&] { return idle; });
     }
     /* Waits until all tasks are done, or until `end` (seconds of now()); returns whether they are. */
-    bool end_by(double end) {
+    bool is_idle_by(double end) {
         std::unique_lock<std::mutex> hold(lock);
         const std::chrono::duration<double> since(end);
         const auto until = std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
@@ -176,7 +176,7 @@ struct Rank {
     void serve(u32 number) {
         self.thread = number % threads, self.threads = threads, self.meeting = &meetings[number / threads];
         for (;;) {
-            bells[number].rings_by(nullptr);
+            bells[number].rings_by(nullptr); /* sleeps until it rings, however long */
             if (over) return;
             if (!number) wake_next();
             for (const u32 other : {2 * number + 1, 2 * number + 2})
@@ -317,14 +317,15 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     if (!plan.size || plan.size->unit != unit || plan.size->width != (i64)WIDTHS[type])
         plan.size = std::make_shared<Size>(size_of(table, unit, (i64)WIDTHS[type]));
     failure = plan.check.check_buffers(table, *plan.size, lengths, rank.blocks, lanes, rounds);
-    if (!failure && table.head.atoms && !rank.peers[0].box) failure = "ranks have no boxes for packets";
+    if (!failure && table.head.by_packets() && !rank.peers[0].box) failure = "ranks have no boxes for packets";
     if (failure) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[BUFFERS * i + (u32)k];
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 /* line */ {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks,
-                lanes, rounds, type, op, /* packets */ table.head.atoms > 0, /* opens */ 1, /* counter */ nullptr,
+                lanes, rounds, type, op, /* packets */ table.head.by_packets(), /* opens */ 1, /* counter */ nullptr,
                 /* joint */ {}};
+    /* the multicast address of buffer k, if all ranks' are at the same place of joint memory (joints.h); else NULL */
     for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
@@ -359,7 +360,8 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         const Head &head = ((Plan *)plans[i])->table.head;
-        rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.receives_all && unit > 0);
+        /* opens: it first waits until all ranks have begun it, unless its packets make that needless (boxes.h) */
+        rank.run.opens = rank.boxes.opens(call, head.by_packets(), head.receives_all && unit > 0);
         go_on(rank);
         make_ready(rank, call, (u32)head.blocks * lanes);
     }

@@ -28,12 +28,12 @@ class alignas(64) Bell {
     void ring() {
         if (state.exchange(RUNG, std::memory_order_acq_rel) == ASLEEP) call_futex(FUTEX_WAKE, 1, nullptr);
     }
-    /* Waits until it rings, or until this time of CLOCK_MONOTONIC (NULL: no limit); returns whether it rang. */
+    /* Waits until it rings (it may have rung before), or until this time of CLOCK_MONOTONIC (NULL: no limit); returns whether it rang. */
     bool rings_by(const timespec *until) {
         u32 was = STILL;
-        bool late = !state.compare_exchange_strong(was, ASLEEP, std::memory_order_acq_rel);
-        while (!late && state.load(std::memory_order_acquire) == ASLEEP)
-            late = call_futex(FUTEX_WAIT_BITSET, ASLEEP, until) && errno == ETIMEDOUT;
+        bool done = !state.compare_exchange_strong(was, ASLEEP, std::memory_order_acq_rel);
+        while (!done && state.load(std::memory_order_acquire) == ASLEEP)
+            done = call_futex(FUTEX_WAIT_BITSET, ASLEEP, until) && errno == ETIMEDOUT;
         return state.exchange(STILL, std::memory_order_acq_rel) == RUNG;
     }
 };

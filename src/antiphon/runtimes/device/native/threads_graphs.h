@@ -44,7 +44,7 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
         if (prepare(rank, plan, /* call: counted */ 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
-        graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, 0});
+        graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, /* counter */ 0});
         graph->ranks.push_back(&rank);
     }
     /* only now, as `all` has its final place; other calls change the ranks' own peers */
@@ -99,7 +99,7 @@ int ad_graph_counted(void *graph_, u64 *call) {
 }
 
 void *ad_stream_new(void *rank) { return new Queue(&((Rank *)rank)->stop); }
-int ad_stream_end(void *, void *stream) { return ((Queue *)stream)->end(), 0; }
+int ad_stream_end(void *, void *stream) { return ((Queue *)stream)->wait_until_idle(), 0; }
 void ad_stream_free(void *, void *stream) { delete (Queue *)stream; }
 int ad_stream_record(void *, void *stream) { return ((Queue *)stream)->record(), 0; }
 void *ad_stream_recorded(void *, void *stream) {

@@ -8,7 +8,8 @@ namespace {
 
 Queue &queue_of(Rank &rank, u32 number) { return rank.queues.try_emplace(number, &rank.stop).first->second; }
 
-/* Events are used again by every call of this thread. A deque, as queues keep their addresses. */
+/* Events are used again by every call of this thread, and any queue may record any of them. A deque, as queues keep their
+ * addresses. */
 Event *event_of(Queue &, size_t number) {
     static thread_local std::deque<Event> events;
     while (events.size() <= number) events.emplace_back();
@@ -23,7 +24,7 @@ void enqueue_copy(Queue &queue, void *to, const void *from, size_t bytes) {
 }
 
 char *stage_of(Queue &queue) {
-    queue.stage.resize(2 * STAGE);
+    queue.stage.resize(2 * STAGE); /* two halves of STAGE bytes, which take turns (by_steps.h) */
     return queue.stage.data();
 }
 
@@ -50,6 +51,7 @@ void enqueue_signal(Queue &queue, u64 *at, u64 value) {
     });
 }
 
+/* `stop`: what begin_queues returned for the rank, here the same flag as queue.stop. */
 void enqueue_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
     queue.enqueue([=] { (void)has_come(at, value, stop); });
 }
@@ -63,14 +65,14 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 bool queues_end_by(Rank &rank, double end) {
     for (auto &queue : rank.queues)
-        if (!queue.second.end_by(end)) return false;
+        if (!queue.second.is_idle_by(end)) return false;
     return true;
 }
 
 void stop_queues(Rank &rank) { __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED); }
 
 int end_queues(Rank &rank) {
-    for (auto &queue : rank.queues) queue.second.end();
+    for (auto &queue : rank.queues) queue.second.wait_until_idle();
     return 0;
 }
 

@@ -1,8 +1,8 @@
 /* The statements of an exported plan: formats/device writes functions that call the members of `Work` on behalf of a thread
  * block of a rank, in a round of a call. ON_MEMBER and ON_ITS_OWN mark functions of the device, inlined or not (world.h).
  *
- * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and the element type T and operator Rule. move.h explains Line,
- * Span and Share.
+ * Defined before it is included: RANKS, MOST_PLACES (locations that a statement lists), AVERAGE, and the element type T and
+ * operator Rule. move.h explains Line, Span and Share.
  *
  * Threading: all threads of a block together, as in kernel.h. Ownership: a Call refers to memory of the host (driver.h).
  */
@@ -17,8 +17,8 @@ struct Memory {
 };
 
 /* One call of all ranks. `strides`: elements of a scratch slot, by size (class) of slots. `variant`: 0 signals, 1 packets
- * (packets.h); `slot`: packets of a slot. `opens`: whether to wait until the others have begun the call. `step`: number of the
- * launch, below LAUNCHES. */
+ * (packets.h); `slot`: packets of a slot. `opens`: whether to wait until the others have begun the call. `launch`: number of
+ * the current launch of kernels; a call has LAUNCHES of them (driver.h). */
 struct Call {
     const Memory *memory_of; /* by rank */
     const u32 *stop;
@@ -26,7 +26,7 @@ struct Call {
     const i64 *strides;
     u64 number;
     u32 lanes, rounds, variant, opens;
-    i64 slot, step = 0;
+    i64 slot, launch = 0;
 };
 
 /* A rank counted in a circle: RANKS is 0, -1 the last one. */
@@ -75,7 +75,7 @@ struct LocationList {
 struct Work {
     const Call &call;
     i64 me, member; /* the rank, and its number among the ranks that share its function (the code is written once for them) */
-    i64 place;      /* where the signals of this block begin in `Memory::signals` */
+    i64 first_signal; /* where the signals of this block begin in `Memory::signals` */
     u32 round;
     Share share;
     int failed;
@@ -83,10 +83,11 @@ struct Work {
     bool in_launch; /* whether the next statements belong to the current launch */
     LocationList listed;
 
-    /* The next statements belong to this launch. Returns whether it comes later than the current one: then none is left. */
+    /* The statements from here on belong to launch `number`; launches ascend. Returns whether that is later than the current
+     * one, which then has no more statements: the caller returns. */
     ON_MEMBER bool step(i64 number) {
-        in_launch = number == call.step;
-        return number > call.step;
+        in_launch = number == call.launch;
+        return number > call.launch;
     }
     ON_MEMBER T *input(i64 rank) const { return call.memory_of[rank].input; }
     ON_MEMBER T *output(i64 rank) const { return call.memory_of[rank].output; }
@@ -95,11 +96,12 @@ struct Work {
     /* Each peer has a thread that signals it and waits for it. */
     ON_ITS_OWN void signal(i64 peer, i64 number) const {
         if ((u32)peer % my_threads() == my_thread())
-            store(call.memory_of[peer].signals + place + me, signal_of(call.number, round, number));
+            store(call.memory_of[peer].signals + first_signal + me, signal_of(call.number, round, number));
     }
     ON_ITS_OWN void wait(i64 peer, i64 number) {
+        const u64 *const from_peer = call.memory_of[me].signals + first_signal + peer;
         if ((u32)peer % my_threads() == my_thread())
-            failed |= !has_come(call.memory_of[me].signals + place + peer, signal_of(call.number, round, number), call.stop);
+            failed |= !has_come(from_peer, signal_of(call.number, round, number), call.stop);
     }
     /* Whether this round must first wait until other ranks have begun: only the first one, of some calls by packets. */
     ON_MEMBER bool opens() const { return call.opens && !round; }
@@ -151,7 +153,8 @@ struct Work {
     }
 
     ON_ITS_OWN void permute_listed(Span span) {
-        ::permute<T>(call.line, span, share, listed.total, 0, [&](i64 k) { return listed.location[k].data; });
+        /* in place: each location gets the data of the next one, the last those of the first */
+        ::permute<T>(call.line, span, share, listed.total, /* turn */ 0, [&](i64 k) { return listed.location[k].data; });
         clear_list();
     }
 

@@ -14,8 +14,8 @@
 
 enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 }; /* bytes of the header, of a page, and of a program's entry */
 
-/* The structs of a file (docs/data/program-layout.csv). `name` (of the machine), `labels`, `dead` (the failure that the book is for):
- * bytes of these texts. */
+/* The structs of a file (docs/data/program-layout.csv). `name` (of the machine), `labels`, `dead` (the failure that the book is
+ * for): bytes of these texts. */
 typedef struct {
     char magic[8];
     uint32_t version, crc;
@@ -113,7 +113,7 @@ static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_er
         p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)
         return report_damage(error, "a page is impossible");
     p->member = t->member + first, p->label = t->label + label;
-    int rooted = p->kind <= AP_GATHER, has_root_member = !rooted;
+    int rooted = ap_has_root((int)p->kind), has_root_member = !rooted;
     if (rooted != (p->root >= 0)) return report_damage(error, "a page has a wrong root");
     for (uint32_t i = 0; i < p->members; i++) {
         if (p->member[i] < 0 || p->member[i] >= (int64_t)book->ranks) return report_damage(error, "a page has a wrong member");

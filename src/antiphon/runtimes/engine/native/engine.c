@@ -62,7 +62,8 @@ static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into
 static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
     const ap_task *s = &r->plan->task[r->l->task[instance]];
     uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0; /* piece i is due at the time of the task + 2 i */
-    return (ap_record){r->clock, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
+    return (ap_record){.begin = r->clock, .bytes = bytes, .peer = s->peer, .when = s->when + later, .instance = instance,
+                       .channel = (uint16_t)s->channel, .kind = s->kind};
 }
 
 /* Reading the clock takes about as long as the rest of recording: one reading serves for all that happens at once. */
@@ -310,6 +311,7 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
     if (r.trace) code = record_call(&r, &call);
     if (code) return code;
     reset_layout(r.l, plan);
+    /* what this run receives bounds the memory for messages that arrive too early (sockets_types.h) */
     wire->expected = r.l->received * item + r.l->messages * AP_MESSAGE_OVERHEAD;
     ap_begin_call(wire);
     code = run_plan(&r);

@@ -122,7 +122,7 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
     }
 }
 
-/* Divide `n` values of type T by `count`, in WIDE. */
+/* Divide `n` values of type T by `count`, in WIDE; ends the case of the switch that it is in. */
 #define DIVIDE_VALUES(T, WIDE)                                                           \
     {                                                                                    \
         T *v = values;                                                                   \
@@ -143,7 +143,7 @@ static void divide_narrow(char *v, size_t n, float count, int type) {
 }
 
 void ap_divide(void *values, size_t n, uint64_t count, int type) {
-    if (count < 2) return; /* and -2^63 / -1 cannot arise: counts are positive */
+    if (count < 2) return; /* nothing changes. (Counts are positive, so that -2^63 / -1 cannot arise.) */
     if (count > INT64_MAX) count = INT64_MAX; /* so that it stays positive as int64_t */
     switch (type) {
     case AP_INT8: DIVIDE_VALUES(int8_t, int64_t)

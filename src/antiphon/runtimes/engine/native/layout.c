@@ -16,7 +16,7 @@
 #include "plan.h"
 #include "transport.h"
 
-/* An array of zeros; NULL only if memory runs out, also for 0 elements. */
+/* An array of zeros; NULL only if memory runs out, also for 0 elements. `size`: bytes of an element, 4 for the many uint32_t. */
 static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
 void ap_forget_layout(ap_layout *l) {

@@ -74,12 +74,13 @@ enum { SEARCH, SETTLED, PROBE };
 
 typedef struct {
     ap_arm stats;
-    int active, blocks;   /* still in the running search; medians in `block` */
+    int active, blocks;   /* whether it is still in the running search; number of medians in `block` */
     double block[ROUNDS]; /* median seconds of each block of the running search */
     uint64_t tried;       /* number of the call at which it was measured last */
 } arm;
 
-/* What was measured from `since` on, under conditions that may come back. */
+/* What was measured from call `since` on, under conditions that may come back: the arms, the program that won (`chosen`), and
+ * `increased` of the learner. */
 typedef struct {
     arm arm[AP_MAX_ARMS];
     int chosen, increased;

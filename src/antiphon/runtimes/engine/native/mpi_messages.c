@@ -136,6 +136,7 @@ int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
     size_t pieces = bytes > w->piece ? (bytes - 1) / w->piece + 1 : 1;
     if (pieces > MAX_PIECES) pieces = 1; /* too much for a late receiver to buffer */
     const int has_packet = w->base.call != NULL, is_packed = has_packet && bytes <= PACK;
+    /* is_shared: the message has several requests, and is done with the last of them */
     flight f = {.number = number, .peer = peer, .is_shared = pieces > 1 || (has_packet && !is_packed), .is_receive = !sends,
                 .target = data, .bytes = bytes};
     int code = reserve_transfers(w, error), tag = (int)channel;
@@ -281,6 +282,7 @@ static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
         code = reserve_transfers(w, error);
         flight f = {.number = AP_NO_NUMBER, .peer = r, .packet = p};
         if (!code) code = start_transfer(w, &p->call, HEAD, w->most_tag, f, error);
+        if (code) give_packet(w, p); /* no request has it */
     }
     return code;
 }

@@ -238,7 +238,8 @@ static int fill_plan(const ap_program *program, const ap_section *s, uint64_t un
     plan->division = allocate(s->finishes, sizeof(ap_division));
     plan->wait = allocate(s->waits, sizeof(uint32_t));
     int code = AP_OK;
-    if (!a.at || !a.line || !a.place[0] || !a.place[1] || !a.offset || !a.stride || !a.capacity || !plan->task || !plan->stretch || !plan->division || !plan->wait)
+    if (!a.at || !a.line || !a.place[0] || !a.place[1] || !a.offset || !a.stride || !a.capacity || !plan->task ||
+        !plan->stretch || !plan->division || !plan->wait)
         code = ap_fail(error, AP_MEMORY, "out of memory");
     else
         code = resolve_all(&a, plan, error);

@@ -278,7 +278,7 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 enum { AP_PLANNING, AP_READY, AP_NEVER }; /* AP_STATUS of process 0; the greatest value wins */
 
 typedef struct {
-    /* how: the source of the plans, such as "cache"; gain: predicted; notes: also why there are no plans */
+    /* how: the source of the plans, such as "kept" (cached); gain: predicted; notes: also why there are no plans */
     char how[16], machine[128], gain[600], notes[600];
     uint64_t since;                                    /* number of the first call by these plans; 0: there was none */
 } ap_plan_summary;

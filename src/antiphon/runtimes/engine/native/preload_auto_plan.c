@@ -440,7 +440,7 @@ static void wait_at_start(const char *facts) {
         t.bytes = ap_auto_read_answer(answer, bytes, &t.size, &summary);
         summary.since = t.bytes != NULL; /* these plans serve from call 1 on, or never (0) */
         if (t.bytes)
-            ap_preload.table[0] = t;
+            ap_preload.table[0] = t; /* its book is opened at all processes when MPI_Init shares the bytes (preload_init.c) */
         else
             status = AP_NEVER;
     }
@@ -494,7 +494,7 @@ int ap_auto_begin(void) {
     if (ap_wait_for_world(/* certain */ 1)) return 0; /* sleeping, so that the planning process has the processors */
     if (PMPI_Bcast(&cached, (int)sizeof cached, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(ap_auto_cache_path, cached.path, sizeof ap_auto_cache_path);
-    if (cached.size) {
+    if (cached.size) { /* there is a table: MPI_Init then broadcasts its bytes (preload_init.c) */
         p->table[0].size = cached.size, p->table[0].of_world = 1, p->tables = 1;
     } else {
         p->automatic = 1;

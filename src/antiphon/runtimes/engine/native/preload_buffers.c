@@ -26,7 +26,7 @@ typedef struct {
     int used;
 } slot;
 
-enum { SLOTS = 512 }; /* of a hash table; programs have a few dozen types */
+enum { SLOTS = 512 };
 
 static slot types[SLOTS];
 

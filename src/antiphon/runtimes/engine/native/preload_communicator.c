@@ -59,7 +59,7 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     for (uint32_t i = 0; i < t->book->pages; i++) {
         const ap_page *page = &t->book->page[i];
         ap_range range;
-        if (*kinds >> page->kind & 1 && !ap_preload.set.learns) continue; /* else its plans are further candidates */
+        if (*kinds >> page->kind & 1 && !ap_preload.set.learns) continue; /* while learning, its plans are further candidates */
         if (!ap_range_of(page, p->rank_of, (uint32_t)p->count, &range) && !in_other_order(page, p, &range)) continue;
         new_kinds |= 1u << page->kind;
         if (row) {
@@ -207,8 +207,8 @@ void ap_group_free(ap_group *g) {
 
 /* ---- finding a communicator ---- */
 
-/* While there is no table yet: sets the reason, as the table will be for communicators of all processes of the world; and who
- * leads the queries for it: process 0 of the world, which plans. */
+/* There is no table yet. Sets the reason: AP_WAITING if this communicator has all processes of the world, as the table will be
+ * for these only. Sets the leader of the queries for the table: process 0 of the world, which plans. */
 static void note_missing_table(ap_group *g) {
     g->reason = g->size == ap_preload.size ? AP_WAITING : AP_NO_TABLE;
     for (int i = 0; i < g->size; i++) {
@@ -355,6 +355,7 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     if (g->connect_tried) return g->wire != NULL;
     g->connect_tried = 1;
     if (ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, agreement, error)) return 0;
+    /* memory_of: per process of the world, equal numbers can share memory; NULL if that could not be found out */
     const ap_vicinity vicinity = {.memory_of = ap_preload.memory_of,
                                   .index_of = g->process,
                                   .max_bytes = is_world ? UINT64_MAX : available,
@@ -489,8 +490,8 @@ int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
     const size_t size = (size_t)g->size;
     *code = MPI_SUCCESS;
     if (g->counts || g->lacks_counts) return !g->lacks_counts;
-    /* bytes per block; then, for exchange_counts (preload_serve.c), the numbers of each process, and this one's once
-     * more: its bytes to and from every process, and whether plans can serve it */
+    /* First, bytes per block. Then, for exchange_counts (preload_serve.c), a record per process, and this one's once more. A
+     * record: bytes to every process, bytes from every process, and whether plans can serve them. */
     const size_t numbers = 2 * size + 1;
     g->counts = malloc((size * size + (size + 1) * numbers) * sizeof *g->counts);
     const int failing = first_failing_rank(g, g->counts != NULL, code, error);
@@ -522,6 +523,7 @@ static int prepare_call(ap_group *g, const ap_recent_call *call, ap_pace *pace) 
     return plan && !ap_pause(pace) && !ap_warm(plan, call->type, pace, &error);
 }
 
+/* `g`: a copy of a group, whose plans and rows belong to the original; ap_group_adopt takes over what is prepared in it. */
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace) {
     uint64_t bytes = 0;
     int ok = 1, remaining = 0;

@@ -78,7 +78,7 @@ static void read_tables(message *m) {
     for (int32_t i = 0; i < m->tables; i++) {
         ap_table *t = &p->table[i];
         m->of_world[i] = t->of_world, m->position[i] = t->position, m->size[i] = t->size;
-        ap_book_close(t->book);
+        ap_book_close(t->book); /* share_table opens it again, as it does at all other processes */
         t->book = NULL;
     }
 }
@@ -238,7 +238,7 @@ static void set_up(void) {
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
     apply_message(&m);
-    if (m.automatic) p->set.compares = 0; /* plans of auto serve without one (docs/mpi.md) */
+    if (m.automatic) p->set.compares = 0; /* plans of auto serve calls without a comparison (docs/mpi.md) */
     if (m.automatic && !ap_auto_begin()) ap_complain(p->problem, "auto: the processes could not say where they are");
     for (uint32_t i = 0; i < p->tables;) {
         if (share_table(&p->table[i])) {

@@ -90,7 +90,7 @@ void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
         *seconds = usual * (1 + 0.2 * draw_number(seed, draw, 1)) * (draw_number(seed, draw, 2) < 0.02 ? 20 : 1);
     } else if (ap_trial_override(ap_preload.rank, pair)) {
         *seconds = candidate.program ? pair[0] : pair[1];
-        /* the pair is of the library and of the plan as planned; all other candidates take twice as long */
+        /* the pair is of the plan as planned and of the library; all other candidates take twice as long as the plan */
         if (candidate.program > 1 || candidate.slices != AP_PLANNED_SLICES) *seconds = 2 * *seconds;
     }
 }

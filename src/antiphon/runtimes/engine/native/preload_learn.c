@@ -36,7 +36,7 @@ enum { MAX_ALTERNATIVES = 3, OTHER_CALLS = 32, MIN_SLICED_BYTES = 1 << 15 };
 struct ap_learning {
     ap_learning *next;
     const ap_row *row;
-    int kind, scale, others; /* scale: log2 of the bytes; others: calls of other sizes in a row */
+    int kind, scale, other_calls; /* scale: log2 of the bytes; other_calls: calls of other sizes in a row */
     uint64_t bytes, calls; /* of the calls that are timed */
     ap_learner *learner;
     ap_row *row_of[AP_MAX_PROGRAMS]; /* per program its row; the first is NULL: the library */
@@ -249,11 +249,11 @@ static int exchange(ap_group *g, ap_learning *l, int *code, ap_error *error) {
 /* Whether calls of this size are those that are timed. */
 static int is_timed(ap_learning *l, uint64_t bytes) {
     if (l->bytes == bytes) {
-        l->others = 0;
+        l->other_calls = 0;
         return 1;
     }
-    if (++l->others < OTHER_CALLS) return 0;
-    l->bytes = bytes, l->others = 0, l->last = NULL;
+    if (++l->other_calls < OTHER_CALLS) return 0;
+    l->bytes = bytes, l->other_calls = 0, l->last = NULL;
     ap_learner_restart(l->learner);
     return 1;
 }
@@ -273,6 +273,7 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
         /* "turns:..." may name more programs than there are for this call */
         if (ap_learn_turn(l->calls - 1, &l->candidate)) l->candidate.program %= (int32_t)l->programs;
     }
+    /* calls that are not timed run by the candidate of the last one that was: the first call of a learner is timed */
     *row = l->row_of[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
     if (*row && (*row)->state != AP_ROW_RUNS && !ap_row_usable(g, *row, code, error) && !*code) {
         ap_learn_refuse(g);

@@ -19,6 +19,7 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
+/* by kind: those of programs (AP_KINDS), then alltoallv */
 static const char *const function_names[AP_PAGE_KINDS] = {
     "MPI_Bcast",          "MPI_Reduce",    "MPI_Scatter",  "MPI_Gather",   "MPI_Allgather",
     "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall", "MPI_Alltoallv"};
@@ -29,9 +30,10 @@ typedef struct {
     ap_group *g;
     ap_row *row; /* of the table, for this kind, root and size */
     ap_data_type send, recv;
-    uint32_t slices;             /* of the row's plan (plan.h) */
-    uint64_t unit, block, bytes; /* elements of a block (its bytes, unless values are combined), its bytes, bytes of the call */
-    int at_root, type, op;       /* type, op: of the engine (api.h) */
+    uint32_t slices;       /* of the row's plan (plan.h) */
+    uint64_t unit;         /* elements of a block for the plan: bytes, unless values are combined (find_type) */
+    uint64_t block, bytes; /* bytes of a block, and of the call */
+    int at_root, type, op; /* type, op: of the engine (api.h) */
     uint64_t *counts; /* of an alltoallv: the bytes of each block, as ap_prepare_counts takes them */
 } call_state;
 
@@ -139,7 +141,8 @@ static int find_type(call_state *x) {
     const ap_call *c = x->call;
     if (!is_reduction(c->kind)) { /* types may differ between processes: move bytes, whose number all know */
         x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM; /* any operator: nothing is combined */
-        /* A plan would need MPI_Pack, which adds bytes of its own in this MPI, or takes at most INT_MAX. */
+        /* Elements of some process may have to be packed, and all decide alike. So there is no plan if this MPI's MPI_Pack
+         * adds bytes of its own (`packs` is 0), or cannot take that many. Both are reported as AP_LARGE. */
         if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
         return AP_SERVED;
     }
@@ -162,7 +165,7 @@ static int check_call(call_state *x) {
     const ap_call *c = x->call;
     ap_group *g = x->g;
     if (g->reason && g->reason != AP_WAITING) return g->reason; /* while waiting, the size is still measured, below */
-    if (c->kind <= AP_GATHER && (c->root < 0 || c->root >= g->size)) return AP_BAD_ARGUMENTS;
+    if (ap_has_root(c->kind) && (c->root < 0 || c->root >= g->size)) return AP_BAD_ARGUMENTS;
     x->at_root = g->rank == c->root;
     int reason = measure_call(x);
     if (reason) return reason;
@@ -284,11 +287,12 @@ static int are_contiguous(const ap_call *c, int size) {
     return 1;
 }
 
-/* Finds the blocks that this process sends and receives, and whether the call is in place. 'n': one per process. */
+/* Finds the blocks that this process sends and receives, and whether the call is in place. Not for an alltoallv. */
 static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
-    /* of a process that sends or gets at all (below) */
+    /* Of a process that sends or gets at all (below); 'n': one per process. A broadcast has one buffer, its output, and its
+     * input is MPI_IN_PLACE (preload_calls.c). */
     static const struct { char sends, gets; } blocks_of[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
@@ -316,7 +320,8 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     if (s.in.blocks && !ap_type_of(s.in.type, &x->send)) s.in.count = -1;
     if (s.out.blocks && !ap_type_of(s.out.type, &x->recv)) s.out.count = -1;
     *out = s;
-    return set_bytes(&out->in, &x->send, error) || set_bytes(&out->out, &x->recv, error);
+    const int code = set_bytes(&out->in, &x->send, error);
+    return code ? code : set_bytes(&out->out, &x->recv, error);
 }
 
 /* Packs buffers whose elements or blocks are not contiguous. *unpacks: the result has to be unpacked into the user's buffer.
@@ -334,6 +339,7 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
         if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
         /* what the plan reads from the output if the call is in place: this process's own block, or all */
         int reads_own_block = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
+        /* in a broadcast, which is always in place, only the root has data */
         int reads_output = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
         uint64_t first = reads_own_block ? (uint64_t)x->g->rank : 0, blocks = reads_own_block ? 1 : s->out.blocks;
         if (reads_output) *code = convert_blocks(x, &s->out, first, blocks, /* into */ 1);
@@ -434,7 +440,8 @@ static int needs_trial(const call_state *x) {
     return ap_preload.set.compares && !page->measured && !page->ordered;
 }
 
-/* Returns what ap_serve does. */
+/* Returns what ap_serve does. *stopwatch: NULL, or where a learner or a trial keeps the seconds of this call. If the call goes
+ * to the library, ap_served_by_library stops it. */
 static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     ap_error error = {0, ""};
     int refused = 0;
@@ -473,6 +480,8 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     if (*code) return fail_call(x, code, &error);
     if (reason) return fall_back(x, reason);
     if (run_plan(x, &refused, code, &error)) return fail_call(x, code, &error);
+    /* A learner drops the candidate, and with it the stopwatch. A trial keeps it: its turn of the plan then has the library's
+     * time, which decides nothing, as the row is refused from now on (of an alltoallv only for these counts). */
     if (refused && learning) ap_learn_refuse(x->g), *stopwatch = NULL;
     if (refused) return fall_back(x, AP_REFUSED);
     if (*stopwatch) ap_trial_end(*stopwatch);
@@ -505,6 +514,7 @@ static int list_bytes(const call_state *x, const void *buffer, MPI_Datatype type
 static int exchange_counts(call_state *x, int *code) {
     const ap_call *c = x->call;
     const size_t size = (size_t)x->g->size, row = 2 * size + 1; /* bytes to and from each process; whether plans can serve it */
+    /* ap_group_take_counts has made room for size * size bytes of blocks, then a row of every process, then our own row */
     uint64_t *all = x->counts + size * size, *own = all + size * row;
     int reason = AP_SERVED;
     memset(own, 0, row * sizeof *own);
@@ -537,7 +547,8 @@ static int serve_alltoallv(call_state *x, double **stopwatch, int *code) {
     }
     /* These decide alike at all processes before they exchange anything: whether a plan serves any size (AP_OTHER_KIND
      * does not depend on the size), and the first calls. */
-    if (!reason && x->g && ap_choose(x->g->rows.chooser, AP_ALLTOALLV, -1, UINT64_MAX - 1) == AP_OTHER_KIND) reason = AP_NO_PLAN;
+    if (!reason && x->g && ap_choose(x->g->rows.chooser, AP_ALLTOALLV, /* no root */ -1, /* any size */ 0) == AP_OTHER_KIND)
+        reason = AP_NO_PLAN;
     if (!reason && x->g && !x->g->broken && is_new(x)) reason = AP_NEW_COMMUNICATOR;
     if (reason) return fall_back(x, reason);
     if (!x->g || x->g->broken) return serve_by_plan(x, stopwatch, code); /* which raises the error */

@@ -405,7 +405,7 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char pro
     }
     char *copy = strdup(list);
     int position = 0;
-    for (char *at = copy, *next; at; at = next, position++) {
+    for (char *at = copy, *next; at; at = next) {
         next = strchr(at, ':');
         if (next) *next++ = 0;
         if (!*at) continue; /* an empty name, as in "a::b" */
@@ -413,7 +413,7 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char pro
             ap_complain(problem, "ANTIPHON_TABLE names more than %d tables", AP_MAX_TABLES);
             break;
         }
-        tables += read_table(at, position, &table[tables], AP_MAX_BOOKS - tables, problem);
+        tables += read_table(at, position++, &table[tables], AP_MAX_BOOKS - tables, problem);
     }
     free(copy);
     if (!tables) ap_complain(problem, "ANTIPHON_TABLE names no table");

@@ -121,9 +121,9 @@ static int bad_head(ap_error *error, const char *problem) {
 /* Whether members ascend, roots are members, and none of either is listed twice. */
 static int members_fit(const program_head *h) {
     const ap_facts *f = h->facts;
-    const int rooted = f->kind <= AP_GATHER; /* the kinds before AP_ALLGATHER have roots */
+    const int rooted = ap_has_root((int)f->kind);
     int ok = rooted == (f->roots > 0) && f->members && f->members <= f->ranks;
-    if (f->kind < AP_KINDS && f->members < 2) ok = 0;
+    if (f->kind < AP_KINDS && f->members < 2) ok = 0; /* AP_KINDS itself is a custom collective, which may have one member */
     for (uint32_t i = 0; i < f->members && ok; i++)
         ok = h->member[i] >= 0 && (uint32_t)h->member[i] < f->ranks && (!i || h->member[i - 1] < h->member[i]);
     if (!ok || !rooted) return ok;

@@ -30,6 +30,7 @@ static inline uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)
 enum {
     AP_BROADCAST, AP_REDUCE, AP_SCATTER, AP_GATHER, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_ALLTOALL, AP_KINDS
 }; /* kinds of collectives; a custom one has the number AP_KINDS */
+static inline int ap_has_root(int kind) { return kind <= AP_GATHER; } /* the kinds before AP_ALLGATHER */
 /* In pages of a book that number is the kind of uneven alltoalls, which programs for even ones serve. */
 enum { AP_ALLTOALLV = AP_KINDS, AP_PAGE_KINDS };
 enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN }; /* a fold copies or combines values within the rank, a join only waits */

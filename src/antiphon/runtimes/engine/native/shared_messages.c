@@ -276,8 +276,8 @@ static int send_payload(ap_shared *s, payload *p) {
     int moved = 0;
     p->poll_number = s->poll_number;
     for (; has_room(s, p); moved = 1) {
-        size_t rest = p->bytes - p->copied;
-        uint32_t bytes = rest < BLOCK ? (uint32_t)rest : BLOCK, block = NO_BLOCK;
+        size_t remaining = p->bytes - p->copied;
+        uint32_t bytes = remaining < BLOCK ? (uint32_t)remaining : BLOCK, block = NO_BLOCK;
         const unsigned char *from = p->data + p->copied;
         if (p->bytes > INLINE_BYTES) {
             block = s->free_block[--s->free_blocks];

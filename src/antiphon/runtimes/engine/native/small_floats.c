@@ -28,24 +28,24 @@ static float float_of(uint32_t u) {
     return x;
 }
 
-/* `rest`: all but the sign. The bias of the exponent differs by 112 = 127 - 15. Subnormal numbers (below 2^-14) become exact
- * by one subtraction in float32. */
+/* `bits`: all but the sign. The bias of the exponent differs by 112 = 127 - 15. Subnormal numbers (below 2^-14, in float32
+ * 113 << 23) have no leading 1: adding 2^-14 to the bits gives them one, and subtracting it as a float32 is exact. */
 static inline float from_half(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13;
-    uint32_t normal = rest + (112u << 23), infinite = rest | 0x7F800000u;
-    uint32_t subnormal = bits_of(float_of(rest + (113u << 23)) - float_of(113u << 23));
-    uint32_t magnitude = rest >= 0x0F800000u ? infinite : rest < 0x00800000u ? subnormal : normal;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, bits = (uint32_t)(h & 0x7FFF) << 13;
+    uint32_t normal = bits + (112u << 23), infinite = bits | 0x7F800000u;
+    uint32_t subnormal = bits_of(float_of(bits + (113u << 23)) - float_of(113u << 23));
+    uint32_t magnitude = bits >= 0x0F800000u ? infinite : bits < 0x00800000u ? subnormal : normal;
     return float_of(magnitude | sign);
 }
 
 static inline uint16_t to_half(float x) {
-    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFFu;
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, bits = u & 0x7FFFFFFFu;
     /* Subnormal: adding 2^23 times the type's smallest number (float16: 2^-1, e4m3: 2^14, e5m2: 2^7) makes the processor round
      * at that number, to even. From the largest number on, rounding carries into infinity by itself (e4m3: into NaN); the
      * thresholds (65520; 480; 65536) catch what is beyond the exponents of the type. 0x7E00: NaN, 0x7C00: infinity */
-    uint32_t subnormal = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f);
-    uint32_t normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1)) >> 13;
-    uint32_t magnitude = rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? subnormal : normal;
+    uint32_t subnormal = bits_of(float_of(bits) + 0.5f) - bits_of(0.5f);
+    uint32_t normal = (bits - (112u << 23) + 0xFFFu + (bits >> 13 & 1)) >> 13;
+    uint32_t magnitude = bits > 0x7F800000u ? 0x7E00u : bits >= 0x477FF000u ? 0x7C00u : bits < 0x38800000u ? subnormal : normal;
     return (uint16_t)(magnitude | sign);
 }
 
@@ -56,27 +56,27 @@ static inline uint16_t to_brain(float x) {
 
 /* The bias differs by 120 = 127 - 7. There is no infinity: 448 is the largest number, and the code beyond it is NaN. */
 static inline float from_e4m3(uint8_t b) {
-    uint32_t sign = (uint32_t)(b & 0x80) << 24, rest = (uint32_t)(b & 0x7F) << 20;
-    uint32_t subnormal = bits_of(float_of(rest + (121u << 23)) - float_of(121u << 23));
-    uint32_t magnitude = rest == 0x07F00000u ? 0x7FC00000u : rest < 0x00800000u ? subnormal : rest + (120u << 23);
+    uint32_t sign = (uint32_t)(b & 0x80) << 24, bits = (uint32_t)(b & 0x7F) << 20;
+    uint32_t subnormal = bits_of(float_of(bits + (121u << 23)) - float_of(121u << 23));
+    uint32_t magnitude = bits == 0x07F00000u ? 0x7FC00000u : bits < 0x00800000u ? subnormal : bits + (120u << 23);
     return float_of(magnitude | sign);
 }
 
 static inline uint8_t to_e4m3(float x) {
-    uint32_t u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
-    uint32_t subnormal = bits_of(float_of(rest) + 16384.0f) - bits_of(16384.0f);
-    uint32_t normal = (rest - (120u << 23) + 0x7FFFFu + (rest >> 20 & 1)) >> 20;
-    return (uint8_t)((rest >= 0x43F00000u ? 0x7Fu : rest < 0x3C800000u ? subnormal : normal) | sign);
+    uint32_t u = bits_of(x), sign = u >> 24 & 0x80, bits = u & 0x7FFFFFFFu;
+    uint32_t subnormal = bits_of(float_of(bits) + 16384.0f) - bits_of(16384.0f);
+    uint32_t normal = (bits - (120u << 23) + 0x7FFFFu + (bits >> 20 & 1)) >> 20;
+    return (uint8_t)((bits >= 0x43F00000u ? 0x7Fu : bits < 0x3C800000u ? subnormal : normal) | sign);
 }
 
 /* A float8 E5M2 is the upper half of a float16. */
 static inline float from_e5m2(uint8_t b) { return from_half((uint16_t)(b << 8)); }
 
 static inline uint8_t to_e5m2(float x) {
-    uint32_t u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
-    uint32_t subnormal = bits_of(float_of(rest) + 128.0f) - bits_of(128.0f);
-    uint32_t normal = (rest - (112u << 23) + 0xFFFFFu + (rest >> 21 & 1)) >> 21;
-    uint32_t magnitude = rest > 0x7F800000u ? 0x7Eu : rest >= 0x47800000u ? 0x7Cu : rest < 0x38800000u ? subnormal : normal;
+    uint32_t u = bits_of(x), sign = u >> 24 & 0x80, bits = u & 0x7FFFFFFFu;
+    uint32_t subnormal = bits_of(float_of(bits) + 128.0f) - bits_of(128.0f);
+    uint32_t normal = (bits - (112u << 23) + 0xFFFFFu + (bits >> 21 & 1)) >> 21;
+    uint32_t magnitude = bits > 0x7F800000u ? 0x7Eu : bits >= 0x47800000u ? 0x7Cu : bits < 0x38800000u ? subnormal : normal;
     return (uint8_t)(magnitude | sign);
 }
 

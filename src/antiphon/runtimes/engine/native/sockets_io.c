@@ -21,8 +21,8 @@ static size_t gather_parts(const stream *s, struct iovec *parts) {
         unsigned char *from[2] = {(unsigned char *)&m->head, m->data};
         const uint64_t length[2] = {sizeof(head), m->bytes};
         for (int k = 0; k < 2; k++) {
-            const uint64_t rest = skip < length[k] ? length[k] - skip : 0;
-            if (rest) parts[count++] = (struct iovec){from[k] + skip, rest};
+            const uint64_t remaining = skip < length[k] ? length[k] - skip : 0;
+            if (remaining) parts[count++] = (struct iovec){from[k] + skip, remaining};
             skip = skip < length[k] ? 0 : skip - length[k];
         }
     }

@@ -80,11 +80,12 @@ static int pause_between_polls(mpi_wire *w, unsigned turn) {
     if (may_sleep || turn % (w->yields ? 4 : 64) == 3) /* only so that MPI makes progress */
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->caller_comm : w->comm, &arrived,
                            MPI_STATUS_IGNORE);
-    const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP;
-    if (sleeps)
+    if (sleeps) {
+        const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP; /* so far */
         ap_shared_sleep(w->shared, naps < MAX_NAP / NAP ? NAP * (int)(naps + 1) : MAX_NAP);
-    else if (w->yields || turn > SPINS)
+    } else if (w->yields || turn > SPINS) {
         sched_yield();
+    }
     return code;
 }
 
@@ -341,6 +342,7 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     if (!w) return NULL;
     w->caller_comm = comm;
     w->yields = is_crowded(comm);
+    /* crowded: mpi_messages.c then tests and yields in turn, where it otherwise waits within MPI */
 #ifndef OPEN_MPI /* Open MPI yields the processor by itself, and is a little faster at that */
     w->crowded = w->yields;
 #endif

@@ -1,5 +1,8 @@
 /* ap_uneven (api.h): an alltoall of uneven lengths, without a plan. First the ranks check that every receiver expects the
- * length that its sender sends. If one does not, no data moves, and the outcome at all ranks is AP_DISAGREED.
+ * length that its sender sends. The outcome is the same at all ranks:
+ *   AP_MOVED      the data has moved
+ *   AP_EVEN       all lengths are equal: no data has moved, and the caller can run a plan
+ *   AP_DISAGREED  a receiver expects another length: no data has moved
  *
  * Threading: the caller's thread, which alone uses the wire. Ownership: buffers are the caller's.
  */
@@ -119,7 +122,6 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
         summaries[me] = summarize_lengths(ranks, me, send_bytes, receive_bytes);
         code = exchange_summaries(wire, me, summaries, messages, timeout, error);
         for (uint32_t i = 0; i < ranks; i++) all.sum += summaries[i].sum, all.differ |= summaries[i].differ;
-        /* AP_EVEN: all lengths are equal, so a plan can serve the call */
         *outcome = all.sum ? AP_DISAGREED : all.differ ? AP_MOVED : AP_EVEN;
         /* the data to send is only read */
         if (!code && *outcome == AP_MOVED)
