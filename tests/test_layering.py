@@ -352,6 +352,7 @@ TAKEN: dict[tuple[str, str], str] = {
     ("tests/test_fuzz.py", "_find_overloads"): "a verifier is made lax in one part, to see it caught",
     ("tests/test_fuzz.py", "_no_hub"): "as above",
     ("tests/test_fuzz.py", "_own_crossings"): "as above",
+    ("tests/test_interrupts.py", "_app"): "a signal comes while a command prints a warning",
     ("tests/test_sccl_group.py", "_apply_after"): "it counts products of permutations: a cost that nothing tells",
     ("tests/test_tune_stopped.py", "_process"): "nobody can ask for processes that take too long to get ready",
 }

@@ -172,13 +172,14 @@ def _wait_for_versions(messages: Messages) -> Waits:
     reads_final = table.final[table.read]
     done_ptr, done = _conditions_by_message(rows, table.write, len(messages), len(table))
     # The next version of the same cell is read + 1; nothing overwrites a final version.
-    left_ptr, left = _conditions_by_message(rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table))
+    overwriting = table.read[~reads_final] + 1
+    left_ptr, left_conditions = _conditions_by_message(rows[~reads_final], overwriting, len(messages), len(table))
     need_ptr, need = _conditions_by_message(rows[reads_written], table.read[reads_written], len(messages), len(table))
     return Waits(
         done_ptr=done_ptr,
         done=done,
-        left_ptr=left_ptr if len(left) else NONE,  # the shorthand for no conditions
-        left=left,
+        left_ptr=left_ptr if len(left_conditions) else NONE,  # the shorthand for no conditions
+        left=left_conditions,
         need_ptr=need_ptr,
         need=need,
         before=_previous_versions(table),

@@ -144,7 +144,7 @@ def moved_by(collective: str, ranks: int) -> float:
     return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
 
 
-def _load_of(way: str, layout: NcclLayout, nbytes: int) -> Load:
+def _load_of(algorithm: str, layout: NcclLayout, nbytes: int) -> Load:
     """Return the load of an algorithm, by its `way`.
 
     `wire` counts a rank's bytes within its node, `cards` a node's to other nodes. allpairs: all to all, twice (an
@@ -152,11 +152,11 @@ def _load_of(way: str, layout: NcclLayout, nbytes: int) -> Load:
     gathered at the GPU with the same number, so that each sends one message to each node.
     """
     g, n = layout.local, layout.ranks  # ranks per node, all ranks
-    if way == ALLPAIRS:
+    if algorithm == ALLPAIRS:
         return Load(inside=2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
-    if way == DIRECT:
+    if algorithm == DIRECT:
         return Load(inside=1, between=0, wire=(n - 1) / n * nbytes, cards=0)
-    inside, share = (2 if way == HIERARCHICAL else 3), nbytes / n  # steps within nodes; bytes from rank to rank
+    inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n  # steps within nodes; bytes from rank to rank
     return Load(
         inside,
         between=1,

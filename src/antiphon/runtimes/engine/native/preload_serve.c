@@ -19,8 +19,7 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
-/* by kind: those of programs (AP_KINDS), then alltoallv */
-static const char *const function_names[AP_PAGE_KINDS] = {
+static const char *const function_names[AP_PAGE_KINDS] = { /* by kind: those of programs (AP_KINDS), then alltoallv */
     "MPI_Bcast",          "MPI_Reduce",    "MPI_Scatter",  "MPI_Gather",   "MPI_Allgather",
     "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall", "MPI_Alltoallv"};
 
@@ -141,8 +140,7 @@ static int find_type(call_state *x) {
     const ap_call *c = x->call;
     if (!is_reduction(c->kind)) { /* types may differ between processes: move bytes, whose number all know */
         x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM; /* any operator: nothing is combined */
-        /* Elements of some process may have to be packed, and all decide alike. So there is no plan if this MPI's MPI_Pack
-         * adds bytes of its own (`packs` is 0), or cannot take that many. Both are reported as AP_LARGE. */
+        /* Some process may have to pack, and all decide alike: no plan if MPI_Pack adds bytes of its own, or takes fewer. */
         if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
         return AP_SERVED;
     }
@@ -320,8 +318,7 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     if (s.in.blocks && !ap_type_of(s.in.type, &x->send)) s.in.count = -1;
     if (s.out.blocks && !ap_type_of(s.out.type, &x->recv)) s.out.count = -1;
     *out = s;
-    const int code = set_bytes(&out->in, &x->send, error);
-    return code ? code : set_bytes(&out->out, &x->recv, error);
+    return set_bytes(&out->in, &x->send, error) || set_bytes(&out->out, &x->recv, error) ? error->code : AP_OK;
 }
 
 /* Packs buffers whose elements or blocks are not contiguous. *unpacks: the result has to be unpacked into the user's buffer.
@@ -338,8 +335,7 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
         /* what the plan reads from the output if the call is in place: this process's own block, or all */
-        int reads_own_block = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
-        /* in a broadcast, which is always in place, only the root has data */
+        int reads_own_block = c->kind == AP_ALLGATHER || c->kind == AP_GATHER; /* in a broadcast only the root has data */
         int reads_output = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
         uint64_t first = reads_own_block ? (uint64_t)x->g->rank : 0, blocks = reads_own_block ? 1 : s->out.blocks;
         if (reads_output) *code = convert_blocks(x, &s->out, first, blocks, /* into */ 1);
@@ -440,8 +436,7 @@ static int needs_trial(const call_state *x) {
     return ap_preload.set.compares && !page->measured && !page->ordered;
 }
 
-/* Returns what ap_serve does. *stopwatch: NULL, or where a learner or a trial keeps the seconds of this call. If the call goes
- * to the library, ap_served_by_library stops it. */
+/* Returns what ap_serve does. *stopwatch: NULL, or the seconds of this call; ap_served_by_library stops it for the library. */
 static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     ap_error error = {0, ""};
     int refused = 0;
@@ -480,8 +475,7 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     if (*code) return fail_call(x, code, &error);
     if (reason) return fall_back(x, reason);
     if (run_plan(x, &refused, code, &error)) return fail_call(x, code, &error);
-    /* A learner drops the candidate, and with it the stopwatch. A trial keeps it: its turn of the plan then has the library's
-     * time, which decides nothing, as the row is refused from now on (of an alltoallv only for these counts). */
+    /* Of a trial, the plan's turn then has the library's time: the row is refused from now on (alltoallv: for these counts). */
     if (refused && learning) ap_learn_refuse(x->g), *stopwatch = NULL;
     if (refused) return fall_back(x, AP_REFUSED);
     if (*stopwatch) ap_trial_end(*stopwatch);
