@@ -121,7 +121,7 @@ def output_help(command: str) -> str:
 def sort_outputs(
     command: str, paths: Sequence[Path] | None, options: Mapping[str, Path | None] | None = None, folder: bool = False
 ) -> dict[str, list[Path]]:
-    """Return the paths of -o by what the command writes there; before that, check that it can write all of them.
+    """Return the paths of -o by kind of file; before that, check that it can write all of them.
 
     `command`: a key of `OUTPUTS`. `options`: paths of further options, which are checked, too. `folder`: the first
     kind is several files, for which -o names a directory.

@@ -192,7 +192,7 @@ class _WeakCache(Generic[Value]):
         del self.entries[:-MAX_CACHED]
 
     def _drop_dead(self, _: object) -> None:
-        """Remove entries of which an object no longer exists."""
+        """Remove entries with an object that no longer exists."""
         self.entries[:] = [
             (references, key, value)
             for references, key, value in self.entries

@@ -113,7 +113,7 @@ def _ring_rows() -> Iterator[Row]:
 
 
 def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
-    """Return the pairs of ranks with links of which no ring uses any."""
+    """Return the pairs of ranks whose links no ring uses."""
     used_pairs = {frozenset(pair) for ring in packing.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
     return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used_pairs
 

@@ -73,7 +73,7 @@ def cdc384() -> Topology:
 
 
 def _grow_tree(fanouts: str) -> TreeNodes:
-    """Return a tree of servers; a middle switch has the link `_ROOT` upwards, whatever is below it."""
+    """Return a tree of servers; a middle switch has the link `_ROOT` upwards."""
     return grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
 
 

@@ -165,7 +165,7 @@ Evidence = StepCuts | RoutedCuts | Chain | Fan | Exchange | OneStep
 class StepTimes:
     """Least seconds per unit of weight as a function of the number of steps N, as one evidence proves it.
 
-    If `steps` is not 0: `base_time` for N <= `steps` (fewer steps are `steps` of which some are empty), and nothing for
+    If `steps` is not 0: `base_time` for N <= `steps` (fewer steps are `steps` with some empty ones), and nothing for
     more steps. Else with `windows`: `base_time` * c / (c - 1), c = N / `stages` rounded up. Else
     `base_time` * N / (N - `loss`), where fewer than `stages` steps count as `stages`.
     """

@@ -31,7 +31,7 @@ By pairs, if not: V is at least the cost of the cheapest pair below, or of 2 n -
 7. Before step t, v lacks some input z. w has it after step t, but v cannot send it, so w had it before. It has come to
    w by sends up, so it reaches v by w's one send up. If that went to a rank x other than v, x's one send up would lie
    on the path of z behind w, and v would lack the input of x as long as z, so that w would lack it after step t. So w
-   sends to v itself, in step t: the two *exchange* what they have. All that v lacked comes from w: no other rank is w.
+   sends to v itself, in step t: the two *exchange* what they have. What v lacked comes from w: no other rank is w.
 8. All others have sent up to v or w before step t, and receive from them after it.
 """
 

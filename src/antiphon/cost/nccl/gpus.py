@@ -91,7 +91,7 @@ def _catalogue_box(name: str) -> str:
     """Return the machine of the catalogue that a name means, or that its boxes are; "" if none.
 
     `cluster:box=hgx-h100:sharp=false,boxes=2` has boxes hgx-h100. A name with more than a catalogue's name and changes
-    is none of the catalogue.
+    is not in the catalogue.
     """
     spec = _catalogue_spec(name)
     if not _CHANGED.fullmatch(name.removeprefix(spec)):

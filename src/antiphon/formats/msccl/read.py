@@ -11,7 +11,7 @@ A thread block sends to one rank and receives from one. Its step sends (s), rece
 reduction rrs, rrc, rrcs), copies (cpy), reduces locally (re) or only waits (nop): `cnt` chunks from `srcoff` of the
 input, output or scratch (i, o, s) to `dstoff`. It waits for step `deps` of thread block `depid`; hasdep=1: others wait
 for it. nchunksperloop is the number of chunks of the call's buffer. `read_msccl` returns all this as an
-`AlgorithmFile`, of which code.py makes a schedule.
+`AlgorithmFile`, which code.py turns into a schedule.
 """
 
 from __future__ import annotations

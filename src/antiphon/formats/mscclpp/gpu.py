@@ -43,9 +43,9 @@ BufferKey = tuple[int, str, str]  # a remote buffer: peer, name of the buffer, t
 
 @dataclass
 class Chaining:
-    """Semaphores and barriers that a rank has used so far. They chain thread blocks, of which one goes on where another
-    is full, and barriers let groups of thread blocks meet. `max_crowd`: the most thread blocks that may share a barrier
-    in such a chain."""
+    """Semaphores and barriers that a rank has used so far. They chain thread blocks, where one goes on when another is
+    full, and barriers let groups of thread blocks meet. `max_crowd`: the most thread blocks that may share a barrier in
+    such a chain."""
 
     max_crowd: int
     semaphores: int = 0
@@ -60,8 +60,8 @@ class Chaining:
 
 @dataclass
 class GpuText:
-    """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: how many streams move data;
-    `group`: how many thread blocks share each stream."""
+    """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: number of streams that
+    move data; `group`: number of thread blocks that share each stream."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]

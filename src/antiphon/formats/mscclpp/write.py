@@ -325,8 +325,8 @@ class _Writer:
             yield _Variant(in_place, head, plan.gpus)
 
     def _count_moving_blocks(self, variant: _Variant) -> int:
-        """Return how many thread blocks of the busiest rank move data at once: `group` in each of its streams that
-        move data.
+        """Return the number of thread blocks of the busiest rank that move data at once: `group` in each of
+        its streams that move data.
 
         Return the option `blocks` instead, so that no note is written, for packets, and if at least 3/4 of the blocks
         that could have MIN_SHARE bytes of each chunk in the largest call do move data.

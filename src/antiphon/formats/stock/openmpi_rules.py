@@ -1,7 +1,7 @@
 """Write rules for Open MPI's component coll/tuned, versions 4.1 and 5: its algorithm for each size.
 
-The file is a tree of counts, each followed by so many entries: collectives, sizes of communicators, sizes of messages.
-For allreduce on 8 ranks, algorithm 4 from 64 KB on:
+The file is a tree of counts, each followed by that number of entries: collectives, sizes of communicators, sizes of
+messages. For allreduce on 8 ranks, algorithm 4 from 64 KB on:
 
     1 # collectives                     then, for collective 2 (allreduce):
     3 # sizes of communicators          from 0 and from 9 processes on: one rule, 0 0 0 0 (its own choice)

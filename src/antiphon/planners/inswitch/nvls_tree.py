@@ -71,7 +71,7 @@ def nvls_tree(
     steps: UnevenSteps = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yield schedules for every planner between boxes that the machine allows: one per number of pieces, and one in
-    uneven slices per message size. `steps`: how many the uneven pipeline has; default: the best for each size.
+    uneven slices per message size. `steps`: their number in the uneven pipeline; default: the best for each size.
     """
     sizes = tuple(size for size in request.sizes if size is not None)
     topology, collective = request.topology, request.collective

@@ -541,7 +541,7 @@ def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
 
 
 class _Positions(NamedTuple):
-    """For every rank the top of its tree or branch, and how many hops it is from there."""
+    """For every rank the top of its tree or branch, and the number of hops from there."""
 
     top: Longs
     depth: Longs

@@ -114,7 +114,7 @@ class _Rows:
         return number
 
     def to_matrix(self, columns: int) -> Any:
-        """Return the rows as a sparse matrix of so many columns."""
+        """Return the rows as a sparse matrix with this number of columns."""
         from scipy.sparse import csr_array
 
         if not self.right:

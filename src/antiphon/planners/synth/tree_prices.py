@@ -239,7 +239,7 @@ class PairProgram:
 
 
 def _round_prices(instance: Instance, table: Floats, chunks: int, split: Sequence[int]) -> TreeDual | None:
-    """Return prices in whole numbers that forbid the split, the coarsest from scale 12 on; None if none of these do.
+    """Return prices in whole numbers that forbid the split, the coarsest from scale 12 on; None if these do not.
 
     `table`: prices by bond and step.
     """

@@ -278,8 +278,8 @@ class OpenProgram:
     ) -> NativePlan:
         """Return the operations of a rank for `unit` elements per weight 1.
 
-        `split`: cut messages into so many bytes (0: never; None: the engine chooses). `slices`: quarters of the
-        planned number of slices; the same at all ranks."""
+        `split`: cut messages into pieces of this size in bytes (0: never; None: the engine chooses). `slices`: quarters
+        of the planned number of slices; the same at all ranks."""
         library = self.engine.library
         arguments = self.handle, rank, int(in_place), unit, slices
         plan = NativePlan(self.engine, library.create("ap_prepare_sliced", *arguments))

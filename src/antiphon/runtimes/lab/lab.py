@@ -30,7 +30,7 @@ POLL = 0.01  # seconds between two checks for cuts that are due
 
 
 class LinkCut(NamedTuple):
-    """A link that is cut during a run: once these seconds have passed and a process has made so many calls."""
+    """A link that is cut during a run: once these seconds have passed and a process has made this number of calls."""
 
     link: str
     seconds: float = 0.0

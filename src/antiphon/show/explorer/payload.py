@@ -115,7 +115,7 @@ def _options_picture(tuning: Tuning, kind: str) -> dict[str, Any]:
 
 
 def _predictor(tuning: Tuning, entry: Entry) -> Predictor | None:
-    """Return the model of a tuning for a schedule; None if the tuning used a profile, of which it has only the name."""
+    """Return the model of a tuning for a schedule; None if the tuning used a profile, as it has only its name."""
     return None if tuning.profile is not None else prepare(tuning.model, entry.schedule, tuning.topology)
 
 
