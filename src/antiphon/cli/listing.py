@@ -31,7 +31,7 @@ def list_command(kind: Kind, name: Name = "") -> None:
         row = entry_row(REGISTRY_KINDS[kind], name)
         emit(row, entry_text(REGISTRY_KINDS[kind], row))
         return
-    rows = getattr(machines, kind)()
+    rows = getattr(machines, kind)()  # each key of REGISTRY_KINDS is a function there
     texts: Mapping[str, Callable[[list[dict[str, Any]]], str]] = {"formats": _formats_text, "runtimes": runtimes_text}
     emit(rows, texts[kind](rows) if kind in texts else entries_text(REGISTRY_KINDS[kind]))
 
@@ -40,6 +40,7 @@ def _formats_text(rows: list[dict[str, Any]]) -> str:
     """Return the formats as text; `missing` is what must be installed first."""
     lines = []
     for row in rows:
+        # `needs` are options of `export` (--nbytes); `options` are written after the format's name (goal:order=rounds)
         options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])
         about = [row["about"], *([f"options: {options}"] if options else [])]
         about += [f"writes {', '.join(row['files'])}"] if row.get("files") else []

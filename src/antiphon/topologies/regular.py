@@ -57,7 +57,7 @@ def full(
     *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: YesOrNo = False
 ) -> Topology:
     """A link from every rank to every other."""
-    ranks_of(ranks)
+    ranks_of(ranks)  # only to refuse what is no number of ranks
     check_link_count(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of that size")
     src, dst = np.divmod(np.arange(ranks * ranks), ranks)
     is_pair = src != dst

@@ -135,6 +135,7 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     >>> back.collective.kind, [c.tolist() for c in (back.step, back.src, back.dst, back.op)]
     ('reduce', [[1, 0], [1, 2], [0, 1], [1, 1]])
     """
+    # `plain_copies` makes a copy of each reduction that alone writes into an empty cell: it combines nothing
     schedule = clean(plain_copies(schedule))
     target, block = dual(schedule.collective)
     combines = schedule.collective.contributions_per_block > 1

@@ -3,8 +3,9 @@
 NCCL's model describes a machine by a few numbers (layout.py): the bandwidths of a rank within its node and of a node's
 network cards. If the machine has less bandwidth elsewhere, a time predicted from these numbers may be impossible. So
 every prediction is compared with the lower bound by size of the same figures: the quickest path and the tightest cut of
-the machine, with the hop latency and the share of bandwidth of the prediction's protocol, both without the launch. A
-prediction below the bound is an error of the model on this machine; library.py refuses it with both times.
+the machine, with the hop latency and the share of bandwidth of the prediction's protocol. The bound here is without the
+launch, which library.py adds to compare it with a prediction. A prediction below the bound is an error of the model on
+this machine; library.py refuses it with both times.
 
 Example: eight H100 on pcie8, a broadcast of 1 GB. Rings over eight links of 32 GB/s would take 38 ms; but the two
 halves of the machine are joined by one link of 16 GB/s, which takes 76 ms by the same protocol.
@@ -71,6 +72,7 @@ class ProvedFigures:
                 if share is not None
                 else self._profile_of(option, in_switches)
             )
+            # without barriers: messages wait only for their data and links; unaided: switches only forward
             self._bounds[key] = self.proofs.without_barriers(profile, unaided=not in_switches)
         return self._bounds[key](nbytes)
 
@@ -100,6 +102,7 @@ class ProvedFigures:
         """Return figures by kind of link (seconds of latency, share of the bandwidth) as a profile of all kinds.
 
         Kinds without figures get latency 0, as in the model of the library, and `share` (None: all) of their bandwidth.
+        A latency of None (the machine's own) counts as 0, too, which leaves the bound valid.
         """
         kinds = {kind.kind for kind in self.proofs.topology.types}
         by_kind = {kind: figures.get(kind, (0.0, share or 1.0)) for kind in kinds}

@@ -97,7 +97,7 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
             f"traces of {len(by_rank)} of {largest_group} ranks: what these waited for the others counts as "
             "communication"
         )
-    first = next(iter(by_rank.values()))
+    first = next(iter(by_rank.values()))  # its gradients stand for all ranks': DDP reduces the same ones at each
     job = RecordedJob(
         groups=groups,
         calls=recorded,
@@ -231,6 +231,8 @@ def _build_line(
         if call.returned is not None:
             returned = max(call.returned, call.called)
             marks.append((returned, _RETURN, number, returned))
+        # Without a recorded wait the rank was not held up: it waits when it must at the latest, but not before the
+        # recorded end.
         if number not in waits:
             due = max(trace.steps[call.step][1] if call.due is None else call.due, call.called, call.end)
             marks.append((due, WAIT, number, due))
@@ -248,9 +250,12 @@ def _build_line(
         position = -1 if kind == STEP else collective_of_call[number]
         if kind == CALL and trace.calls[number].returned is not None:
             enclosing_call = position
+        # how much earlier the collective ended at this rank than at its last; the replay (steps.py) subtracts it from
+        # the end if the collective keeps its recorded time
         earlier_by = collectives[position].end - (trace.calls[number].end - clock_ahead) if kind == WAIT else 0.0
         items.append(TimelineItem(kind, max(earlier_by, 0.0), position, now - clock_ahead))
         now = max(now, end)
+    # the replay begins a rank's timeline at `recorded_at` of its first item
     if items and items[0].kind != WORK:
         items.insert(0, TimelineItem(WORK, seconds=0.0, recorded_at=trace.steps[0][0] - clock_ahead))
     return items

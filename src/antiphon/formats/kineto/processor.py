@@ -81,7 +81,7 @@ class _OpenEvent:
     name: str
     begin: float
     in_hook: bool  # whether it is a hook of DDP, or within one
-    has_inner: bool = False  # whether it encloses events other than calls
+    has_inner: bool = False  # whether it encloses events other than calls, waits and ends of calls (`is_call`)
 
 
 @dataclass
@@ -175,12 +175,15 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     """Read the events of a thread: innermost ones are computation."""
     thread_log = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
-    stack: list[_OpenEvent] = []  # the innermost last; an event without inner events is computation
+    # The innermost last. An event without inner events is computation, also if it encloses calls: then for all of its
+    # time, as what it does around them has no events of its own.
+    stack: list[_OpenEvent] = []
 
     def leave(now: float) -> None:
         """Take the events that are over by `now` from the stack."""
         while stack and stack[-1].end <= now:
             over = stack.pop()
+            # `is_call` also holds for the waits and ends that our backend records
             if not over.has_inner and not is_call(over.name):
                 thread_log.busy.append((over.begin, over.end))
             if over.name.startswith(_BACKWARD):

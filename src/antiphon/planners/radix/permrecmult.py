@@ -90,11 +90,12 @@ def permrecmult(
     refuse_too_many_transfers("permrecmult", request, rows_needed(collective.kind, resolved, large))
     seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     schedule = _plan_collective(collective, seating, resolved, by, large)
-    is_default_order = seating == list(collective.members)
+    # a plan names every other order, even the default one by hosts
+    is_member_order = seating == list(collective.members)
     options = {
         "k": None if radices is not None else resolve_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "by": None if by == "permute" else by, "large": large or None,
-        "order": None if is_default_order else ",".join(map(str, seating)), "pieces": pieces,
+        "order": None if is_member_order else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(resolved), "rounds": schedule.steps}
     finished = finish_schedule(schedule, request, "permrecmult", options, pieces, facts)
@@ -160,7 +161,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
         # each round multiplies the buffer: the partner `shift` digits on contributes the same pattern, shifted
         order = (order + ((digit + shift) % radix - digit) * distance).ravel()
     blocks = concat_ranges(core.first[order], core.count[order])
-    # of the blocks that a core represents its own, the last of its seats, comes first in the buffer, then the others
+    # each core's run of blocks is rotated by one: its own block (that of its last seat) first, then the others in order
     ends = np.cumsum(core.count[order]) - 1
     begins = ends - core.count[order] + 1
     blocks = np.where(
@@ -213,7 +214,8 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     moves = gather_rounds(radices, far=True, node=number, item=number)
     position = digit_reversal(radices)
     edge = np.arange(radices.size + 1) * ranks // radices.size
-    first, count = edge[:-1], np.diff(edge)  # by position: its first block and number of blocks
+    # by position: its first block and number of blocks; rounded differently from `core.first` and `core.count`
+    first, count = edge[:-1], np.diff(edge)
     times = count[position[moves.item]]  # by move: its number of blocks
     home = np.argsort(seats.member)  # by block: the seat that contributes it
     # which core must hold each block first, so that far-first rounds append blocks in ascending order

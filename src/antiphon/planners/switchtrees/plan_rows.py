@@ -16,9 +16,9 @@ A flat choice has no steps below it: all servers below the switch send each bloc
 co-located parameter servers). When each switch works is decided first (`_switch_end_steps`): as soon as possible, but
 together with other switches of the same height if the parent must wait anyway.
 
-Example: two leaves with servers 0, 1 and 2, 3, blocks 0..3 owned by servers of the same number. At the root block 0 is
-held by server 0 (of its own leaf) and by server 2 or 3, say 2: step 1 has 2 > 0. Below, in step 0, server 1 sends
-block 0 to 0, and server 3 sends it to 2.
+Example: two switches below the root, one with servers 0 and 1, one with 2 and 3; blocks 0..3 are owned by servers of
+the same number. At the root block 0 is held by server 0 (below the owner's switch) and by server 2 or 3, say 2: step 1
+has 2 > 0. Below, in step 0, server 1 sends block 0 to 0, and server 3 sends it to 2.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def plan_rows(tree: RootedTree, choices: list[SwitchChoice | None], owner: Longs
 def block_owners(tree: RootedTree, choice: SwitchChoice | None) -> Longs:
     """Return the owner of each block of an allreduce. `choice`: the choice at the root.
 
-    Each server owns one block, unless the choice states the number of blocks of each child's servers.
+    Each server owns one block, unless the choice states the fraction of all blocks that each child's servers own
+    (`choice.owned`, in the order of the children, with sum 1). There are as many blocks as servers.
     """
     if choice is None or not choice.owned:
         return np.arange(tree.servers)
@@ -256,6 +257,7 @@ def tree_routes(tree: RootedTree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
             # climb while the other end is not below this node
             not_met = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
             row, node = row[not_met], node[not_met]
+            # -1: half of the link in whose middle the root is; only the half that is climbed upwards has its number
             has_link = direction.link[node] >= 0
             steps.append((row[has_link], direction.link[node[has_link]]))
             node = tree.parent[node]

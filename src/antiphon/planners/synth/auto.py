@@ -115,6 +115,8 @@ def _ask_engines(
     # Duals that forbid splits, from earlier candidates: the effort must not depend on which came before.
     search.cuts.clear()
     split = search.find_split(task.parts, task.steps, task.rounds)
+    # None: the linear program admits no split, or none was found. Then go through all: either duals forbid every split,
+    # or this is the first admitted one, or None if there are too many to check.
     if split is None:
         first_admitted = search.check_all_splits(task.parts, task.steps, task.rounds)
         if isinstance(first_admitted, Impossible):
@@ -142,7 +144,8 @@ def _try_flow(search: SearchState, task: Task, split: tuple[int, ...] | None) ->
         search.budget.pay(answer.price)
         if answer.moves is not None:
             return Solved(answer.moves, "flow")
-        # exhaustive: no symmetry, free rounds. Try to turn that into a checkable proof
+        # The whole problem is refuted: no symmetry, free rounds. Flows are counted per bond, so they cover every path
+        # through switches. The checkable proof is about arcs; it needs all of these paths to be among the arcs.
         if answer.refuted and group is search.trivial_group and try_split is None:
             provable = _estimate_variables(task) <= TURN_LIMITS.provable_variables and search.instance.arcs.exhaustive
             proof = _find_resolution_proof(search, task, TURN_LIMITS.proving_conflicts) if provable else None

@@ -64,6 +64,7 @@ def _probe_hosts(job: Sequence[ProcessPlace], environment: Mapping[str, str], pr
     names = [next(process.host for process in job if process.boot == boot_id) for boot_id in boot_ids]
     short = replace(fabric, names=tuple(name.partition(".")[0] for name in fabric.names))
     order = ranks_named(short, [name.partition(".")[0] for name in names], "the hosts of this job")
+    # if the job has the first hosts in order, further ones may stay: `find_allocation` leaves out their ranks
     return join_box_and_fabric(
         box, fabric.only(order, "the hosts of this job") if order != list(range(len(order))) else fabric
     )

@@ -133,14 +133,14 @@ class Group(Memory):
         """Make a call of all ranks, in this process, on copies of these arrays; without inputs it is in place.
 
         `lanes`, `rounds`: slices made by thread blocks in parallel, and one after another. TimedOut after `timeout`
-        seconds. `way`: of WAYS. `joined`: use memory with a multicast address."""
+        seconds (0: no limit). `way`: of WAYS. `joined`: use memory with a multicast address."""
         dtype = outputs[0].dtype
         try:
             scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
         except (MemoryError, ValueError):
             raise Unsupported(f"there is no memory for its scratch where a unit has {unit} elements") from None
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
-        with self.for_a_while():
+        with self.for_a_while():  # memory that is allocated within is freed at the end
             for buffer, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
                 joint_addresses = self.joined(arrays) if joined and arrays else []
                 for rank, array in enumerate(arrays):
@@ -214,6 +214,7 @@ class Group(Memory):
         Kernels do not wait for signals of ranks of this process, so nothing can hang. Other processes may make the same
         call in another way, provided that all use one lane and one round.
         """
+        # The lanes share the work of one step, and the next step begins after it: any table may have several.
         places = self._check_call(plan, where, lengths)
         number = self.number % CALLS
         self.number += self._allgather is not None  # only other processes need signals, which carry the number

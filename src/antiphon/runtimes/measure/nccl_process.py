@@ -183,7 +183,8 @@ class NcclProcess(MpiProcess):
             register = runpy.run_path(str(folder / "register.py"))
             chosen_label = register["fitting"](
                 collective.kind, nbytes, in_place=False, root=collective.roots[0] if collective.roots else None,
-                bindable=True, dtype=case.dtype,
+                bindable=True,  # ncclMemAlloc has allocated the buffers so that switches can reach them
+                dtype=case.dtype,
             )  # fmt: skip
             for file_name, label, *_ in register["PLANS"]:
                 if label == chosen_label:

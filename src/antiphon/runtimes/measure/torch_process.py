@@ -120,6 +120,7 @@ class TorchWorld:
 
 def main(folder: Path, rank: int) -> None:
     """Run all cases of a job as process `rank`, and print the rows if it is 0."""
+    # imported here: the process that starts the others needs no backend
     backend = importlib.import_module("antiphon.runtimes.serve.torch_backend")
     group_module = importlib.import_module("antiphon.runtimes.serve.torch_group")
     backend.register()
@@ -133,6 +134,7 @@ def main(folder: Path, rank: int) -> None:
         cases = [job.cases[number] for number in numbers]
         for case in cases:
             if case.program not in groups:
+                # the plan of all groups that are created from now on
                 group_module.use(str(folder / f"plan{case.program}.json"))
                 groups[case.program] = dist.new_group(backend="antiphon")
         case_groups, collective = [groups[case.program] for case in cases], collectives[cases[0].program]

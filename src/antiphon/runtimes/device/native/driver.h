@@ -60,8 +60,8 @@ ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
 
 /* What element `at` of a row must be. `whole`: after the division of an average, too. */
 ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at, bool whole) {
-    typedef typename Of<T>::wide W;
-    typedef typename Of<T>::adds U;
+    typedef typename Of<T>::wide W; /* in which values are combined */
+    typedef typename Of<T>::adds U; /* in which they are added and multiplied: unsigned for integers (numbers.h) */
     W sum = widen(input_element(row.block, contributions[row.first], at));
     for (i64 k = 1; k < row.contributions; ++k)
         sum = Rule::template combine_pair<W, U>(sum, widen(input_element(row.block, contributions[row.first + k], at)));
@@ -116,6 +116,7 @@ static Size size_of(i64 unit, const Layout &layout) {
     const i64 denominator = layout.denominator;
     for (i64 i = 0; i < layout.parts; ++i) size.cuts.push_back((i64)((__int128)unit * layout.part[i] / denominator));
     size.cuts.push_back(unit);
+    /* of_class: by class, the whole units of a slot and the rest in 1 / denominator of a unit, which is rounded up */
     for (i64 i = 0; i < layout.classes; ++i)
         size.strides.push_back(layout.of_class[2 * i] * unit +
                                (i64)(((__int128)unit * layout.of_class[2 * i + 1] + denominator - 1) / denominator));
@@ -143,7 +144,8 @@ static i64 max_blocks(const std::vector<Call> &calls) {
     return largest;
 }
 
-/* Whether packets have room in the boxes. */
+/* Whether packets have room in the boxes. `boxes`: by rank, slots for incoming packets. BOX: packets in half a box,
+ * which is what a call uses (packets.h). */
 static bool fits(const Size &size) {
     for (i64 rank = 0; rank < RANKS; ++rank)
         if (size.layout->boxes[rank] * size.slot > BOX) return false;
@@ -151,8 +153,9 @@ static bool fits(const Size &size) {
 }
 
 /* Calls `copy(rank, peer, to, from, bytes)` for each copy that copy engines make beside a launch. A row of COPIES: launch,
- * rank; place of the result, place of the operand (buffer, rank, units, part, origin, slots of each class); part, parts. In
- * scratch, units and part count from cut `origin`, where the data of the slot begin, and these slots precede it. */
+ * rank; place of the result, place of the operand (buffer, rank, units, cut, origin, slots of each class); span: the
+ * cut of a unit where the data begin, and the number of cuts to their end, which may lie in a later unit. In scratch,
+ * units and cut count from cut `origin`, where the data of the slot begin, and these slots precede it. */
 template <typename Copy> static void each_copy(const std::vector<Memory> &memory_of, const Size &size, i64 launch, Copy copy) {
     const Line line = {size.cuts.data(), size.layout->parts, size.unit};
     const auto address = [&](const i64 *place) {
@@ -162,7 +165,7 @@ template <typename Copy> static void each_copy(const std::vector<Memory> &memory
         for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
         return at;
     };
-    for (const auto &row : COPIES) { /* a place has 5 numbers and one for each class */
+    for (const auto &row : COPIES) { /* a place has 5 numbers and one for each class; a unit has line.parts cuts */
         const i64 *const to = row + 2, *const from = to + 5 + size.strides.size(), *const span = from + (from - to);
         const i64 end = span[0] + span[1], length = line.at(end / line.parts, end % line.parts) - line.cuts[span[0]];
         if (row[0] == launch && length)
@@ -274,7 +277,8 @@ static int run(const Options &options) {
         for (const Layout &layout : LAYOUTS) {
             const u32 variant = (u32)sizes.size();
             sizes.push_back(size_of(unit, layout));
-            /* Devices sets the addresses, which are NULL here, and `number` and `opens` of each call */
+            /* Devices sets the addresses, which are NULL here, and of each call `number` and `opens` (whether it first
+             * waits until all ranks have begun it) */
             calls.push_back({NULL, NULL, /* line */ {NULL, layout.parts, unit}, NULL, /* number */ 0, /* lanes */ 1,
                              /* rounds */ 1, variant, /* opens */ 1, sizes.back().slot});
             choose_lanes(options, nbytes, layout, &calls.back());

@@ -1,9 +1,10 @@
 /* The differences between CUDA, HIP and processor threads: qualifiers, loads and stores of signals, the barrier of a block.
  * The rest of the kernel is one source for all three.
  *
- * Qualifiers, inlined: ON_DEVICE (functions), ON_MEMBER (of structures); never inlined: OUT_OF_LINE (functions), ON_ITS_OWN (of
- *   structures).
- *   ON_BOTH: called by the host, too. AS_KERNEL: launched by the host. ON_TABLE: a constant table in device memory.
+ * Qualifiers, inlined: ON_DEVICE (functions), ON_MEMBER (of structures; both are the same, the name says where it
+ *   stands); never inlined: OUT_OF_LINE (functions; static with threads), ON_ITS_OWN (of structures).
+ *   ON_BOTH: called by the host, too. AS_KERNEL: launched by the host (CUDA and HIP only). ON_TABLE: a constant table
+ *   in device memory.
  * Threading: threads of a block synchronize by `sync_block`. Blocks and ranks synchronize only by `store` and `load` of a
  *   signal (release and acquire): a thread that loads the stored value sees everything written before the store.
  * Ownership: no memory.
