@@ -95,6 +95,7 @@ def run_command(
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")
     machine_or_lab: Topology | str = target
+    # --only chooses ranks of a machine: with it the target is one, even if a lab has this name
     if target and (target not in lab_names() or only):
         machine_or_lab, _ = arg.machine_and_group(target, only)
     row = labs.command(

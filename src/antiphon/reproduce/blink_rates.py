@@ -41,6 +41,7 @@ class RateBound(NamedTuple):
 def rate_bound(machine: Topology, kind: str) -> RateBound:
     """Return the bound on the rate for a collective from rank 0."""
     limit = bound(machine, collective_from_rank_0(kind, machine.ranks))
+    # None: nothing must move, as on a single rank
     return RateBound((limit.bytes_per_second or Fraction(0)) / machine.unit, limit)
 
 

@@ -86,13 +86,14 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
     if not len(needs):
         return None
     arcs = _Arcs(topology)
-    by_holders = needs.rows_by_holders
+    by_holders = needs.rows_by_holders  # the rows of `needs`, grouped by holder set (the "owner" of its rows)
     needed_sets = np.flatnonzero(np.diff(by_holders.pointer))
     most_steps, farthest_set, farthest_rank = -1, needs.sets[0], 0
-    # Blocks of holder sets, a bit each in words of 64, bound the memory of the bitsets.
-    block = WORD_BITS * max(1, _MAX_WORDS // max(1, topology.links))
-    for first in range(0, len(needed_sets), block):
-        set_numbers = needed_sets[first : first + block]
+    # Batches of holder sets, a bit each in words of 64, bound the memory of the bitsets.
+    batch_size = WORD_BITS * max(1, _MAX_WORDS // max(1, topology.links))
+    for first in range(0, len(needed_sets), batch_size):
+        set_numbers = needed_sets[first : first + batch_size]
+        # by need of these sets, in the order of `of_owners`: the index of its set in the batch
         column = np.repeat(np.arange(len(set_numbers)), by_holders.counts(set_numbers))
         sets = [needs.sets[i] for i in set_numbers.tolist()]
         steps, index, rank = _farthest_need(

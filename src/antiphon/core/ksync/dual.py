@@ -38,8 +38,8 @@ from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid
 
 IntArray = NDArray[np.int64]
-FAR_COST = 2**62  # of a node that no path reaches
-MAX_PRICE = 2**40  # the greatest price that is accepted: sums over all links and steps stay far below 2^63
+FAR_COST = 2**62  # of a node that no path reaches; a path that costs as much counts as none, so no cost overflows
+MAX_PRICE = 2**40  # the greatest price that is accepted: the cost of a move stays far below FAR_COST
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ class PathTime:
 
 @dataclass(eq=False)
 class SortedSchedule:
-    """A sorted schedule prepared for any size.
+    """A schedule whose rows ascend by step (`Schedule.sorted`), prepared for any size.
 
     Results are cached as path times. If two sizes have the same critical path, so do all sizes between them.
     """
@@ -81,6 +81,7 @@ class SortedSchedule:
     topology: Topology
     cached: dict[int, PathTime] = field(default_factory=dict)  # by size
     cached_sizes: list[int] = field(default_factory=list)  # ascending
+    # its uses are sorted by step, then resource, then message: the turns of a link in a step are adjacent and in order
     paths: Paths = field(init=False)
     messages: Messages = field(init=False)
     cost: Floats = field(init=False)  # per use of a link or limit, in seconds per byte of nbytes
@@ -102,6 +103,7 @@ class SortedSchedule:
         times = self.run(nbytes)
         landed = times.sent + self.paths.alpha
         np.maximum.at(landed, self.messages.of_row, times.written)
+        # a message that uses no link starts alpha before it lands; any other with its first turn
         start = landed - self.paths.alpha
         np.minimum.at(start, self.paths.use_message, times.use_start)
         return Events(self.paths, start, landed, times.use_start, times.use_end)
@@ -157,6 +159,7 @@ class SortedSchedule:
         rows = order_of(table.of_row, max(len(table), 1))
         row_ptr = pointers(table.of_row[rows], len(table))
         message_steps = np.append(np.flatnonzero(np.diff(table.step, prepend=-1)), len(table))
+        # The uses of a step are one run in both orders, by message and by step, as messages ascend by step.
         use_steps = np.searchsorted(routing.use_message[self._by_message], message_steps)
         queue_position = index_in_run(
             table.step[routing.use_message].astype(np.int64) * routing.resources + routing.use_resource
@@ -239,6 +242,8 @@ class SortedSchedule:
                 if times.complete[before] >= times.read[before]:
                     row = walk.writer(before, times)
                     continue
+                # The cell became free when its last reader had been sent (not when it landed), so the path goes on
+                # through that reader, without its latency.
                 ptr, rows = version_table.readers
                 readers = rows[ptr[before] : ptr[before + 1]]
                 message = int(table.of_row[readers[times.sent[table.of_row[readers]].argmax()]])
@@ -302,7 +307,7 @@ class _Walk:
 
 
 def _queue_turns(ready: Floats, cost: Floats, idle_from: Floats, queue_position: Longs) -> tuple[Floats, Floats]:
-    """Return the begin and end of every turn, one after another on each link.
+    """Return the begin and end of every turn, one after another on each link. The turns of a link are adjacent.
 
     `ready`, `cost`: per turn, in seconds. `idle_from`: per turn, when its link becomes idle. `queue_position`: per
     turn, its position in the queue of its link; 0 begins a queue.
@@ -317,7 +322,9 @@ def _queue_turns(ready: Floats, cost: Floats, idle_from: Floats, queue_position:
     total = np.cumsum(cost)
     first = np.arange(len(queue_position)) - queue_position
     total -= total[first] - cost[first]  # costs of the queue up to and including this turn
-    best = begin - (total - cost)  # running maximum of: when the queue would begin if this turn did not wait
+    # When the queue would have to begin for a turn to start at its `begin` without a pause: `begin` minus the costs
+    # before it. The loop turns this into the running maximum over the queue.
+    best = begin - (total - cost)
     shift = 1
     while shift <= longest:
         earlier = np.where(queue_position[shift:] >= shift, best[:-shift], -np.inf)  # in the same queue

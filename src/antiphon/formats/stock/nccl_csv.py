@@ -39,6 +39,7 @@ CSV_FILE, NCCLX_FILE = "nccl-tuner.csv", "ncclx-tuner.csv"
 CSV_COLUMNS = "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 NCCLX_COLUMNS = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,numPipeOps,regBuff,chunkSize"
 ANY_BYTES = 2**64 - 1  # last byte of a range without end
+# NCCL's ring serves every collective of the format.
 _RULE = re.compile(
     rf"({'|'.join(SUPPORTED['ring'])}),\d{{1,20}},\d{{1,20}},({'|'.join(ALGORITHMS).replace('-', '_')}),"
     r"(ll|ll128|simple)"
@@ -62,7 +63,7 @@ def nccl_csv(
         A file of this format, such as the table that RCCL ships, whose rules follow ours.
     """
     table = choose_rules("nccl-csv", plans, protocol, channels, unproven)
-    lines, notes = [table.title, CSV_COLUMNS], table.notes()
+    lines, notes = [table.title, CSV_COLUMNS], table.notes()  # the title is a comment, "# for ..."
     for kind, start, stop, rule in _with_protocols(table):
         last = ANY_BYTES if stop is None else stop - 1
         fields = (
@@ -103,7 +104,7 @@ def ncclx_csv(
     ranks, nodes = table.ranks, table.nodes
     if ranks % nodes:
         raise Unsupported(f"ncclx-csv: {ranks} ranks on {nodes} nodes; NCCLX's rules need as many on each node")
-    lines, notes = [table.title, NCCLX_COLUMNS], table.notes()
+    lines, notes = [table.title, NCCLX_COLUMNS], table.notes()  # the title is a comment, "# for ..."
     for kind, start, stop, rule in _with_protocols(table):
         # NCCLX divides bytes by ranks, rounding down: its interval may hold up to ranks - 1 bytes more than the range.
         low, high = -(-start // ranks), "" if stop is None else (stop - 1) // ranks

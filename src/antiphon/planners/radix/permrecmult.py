@@ -143,7 +143,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
 
     >>> [layout((2, 2), rank).tolist() for rank in range(4)]
     [[0, 2, 1, 3], [1, 3, 0, 2], [2, 0, 3, 1], [3, 1, 2, 0]]
-    >>> layout((2,), 0, ranks=3).tolist(), layout((2,), 1, ranks=3).tolist()  # one of three folds
+    >>> layout((2,), 0, ranks=3).tolist(), layout((2,), 1, ranks=3).tolist()  # rank 0 folds into 1
     ([0, 1, 2], [1, 0, 2])
     """
     size = math.prod(radices)
@@ -213,6 +213,8 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far=True, node=number, item=number)
     position = digit_reversal(radices)
+    # Blocks by position and not by core as in `core.first`: far-first rounds need ascending blocks at ascending
+    # positions.
     edge = np.arange(radices.size + 1) * ranks // radices.size
     # by position: its first block and number of blocks; rounded differently from `core.first` and `core.count`
     first, count = edge[:-1], np.diff(edge)

@@ -53,8 +53,9 @@ class Owned:
 def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     """Return which of the servers low .. high-1 holds each block, each server floor or ceil of blocks / servers.
 
-    An owner holds its own blocks. Others go to the server at the owner's position in its own child, so that neighbours
-    exchange data, as far as equal numbers allow. O(blocks log blocks).
+    An owner holds its own blocks: no server of the child may own more than ceil(blocks / servers). Others go to the
+    server at the owner's position in its own child, so that neighbours exchange data, as far as equal numbers allow.
+    O(blocks log blocks).
     """
     count, blocks = high - low, len(owner)
     if count == 1:
@@ -79,12 +80,13 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
 def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
     """Return the number of further blocks that each server takes. `load`: owned ones; `requests`: ones meant for it.
 
-    If `blocks` is no multiple of the servers, some end with one more: those that own more already, then those with the
-    most requests.
+    If `blocks` is no multiple of the servers, some end with one more: those that own more already, then those whose
+    requests exceed their room by most.
     """
     quota, remainder = divmod(blocks, len(load))
     room = quota - load
     is_over_quota = room < 0  # these have more than the quota already, and come last in `by_need`
+    # servers over the quota get more than any room, as all rooms together are at most the requests plus one per server
     by_need = np.argsort(np.where(is_over_quota, len(load) + requests.sum(), room - requests), kind="stable")
     room[is_over_quota] = 0
     spare = max(remainder - int(is_over_quota.sum()), 0)

@@ -55,7 +55,7 @@ class ServerRows:
 def plan_rows(tree: RootedTree, choices: list[SwitchChoice | None], owner: Longs) -> ServerRows:
     """Return the reducescatter of a plan: servers * (servers - 1) rows. O(rows + switches * blocks log blocks).
 
-    `owner`: by block, the server that owns it.
+    `choices`: by node of the tree; None at servers. `owner`: by block, the server that owns it.
     """
     builder = _RowBuilder(tree, choices)
     builder.build_rows(owner)
@@ -99,6 +99,7 @@ class _RowBuilder:
         """
         tree, nodes = self.tree, len(self.tree.parent)
         own_steps, earliest, height = (np.zeros(nodes, np.int64) for _ in range(3))
+        # nodes are numbered from the root, 0, parents before children
         for node in range(nodes - 1, -1, -1):
             choice = self.choices[node]
             if choice is None:
@@ -158,7 +159,7 @@ class _RowBuilder:
                 for i, count in enumerate(choice.holder_counts)
             ] or holders
             # this switch's steps, then the switches below, whose owners are the holders
-            self._gather_on_holders(node, choice, owned.child, holders, senders, gathered_above)
+            self._gather_and_spread(node, choice, owned.child, holders, senders, gathered_above)
             if len(children) > 1:
                 self._combine_children(node, choice, owned.child, senders, gathered_above)
             for i, child in enumerate(children):
@@ -198,7 +199,7 @@ class _RowBuilder:
         receivers: Ints = np.broadcast_to(dst, shape).astype(np.int32).ravel()
         self._add_rows(step_column, blocks, src.ravel(), receivers, gathered_above)
 
-    def _gather_on_holders(
+    def _gather_and_spread(
         self,
         node: int,
         choice: SwitchChoice,
@@ -214,16 +215,16 @@ class _RowBuilder:
         """
         after = int(self.ended[node]) - 1
         before = after - choice.spread - self._exchange_steps(node, choice)
-        for i, (holder, gatherer) in enumerate(zip(holders, senders, strict=True)):
-            if holder is gatherer:
+        for i, (holder, sender) in enumerate(zip(holders, senders, strict=True)):
+            if holder is sender:
                 continue
             # with `spread`, an owned block's partial sum stays at its holder, which adds the others' sum at the end
-            is_gathered = holder != gatherer
+            is_gathered = holder != sender
             moved_blocks = np.flatnonzero(is_gathered & (child != i) if choice.spread else is_gathered)
-            self._add_rows(before, moved_blocks, holder[moved_blocks], gatherer[moved_blocks], gathered_above)
+            self._add_rows(before, moved_blocks, holder[moved_blocks], sender[moved_blocks], gathered_above)
             if choice.spread:
                 own_blocks = np.flatnonzero(is_gathered & (child == i))
-                self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], gathered_above)
+                self._add_rows(after, own_blocks, sender[own_blocks], holder[own_blocks], gathered_above)
 
     def _combine_children(
         self, node: int, choice: SwitchChoice, child: Longs, senders: list[Longs], gathered_above: list[Longs]
@@ -232,12 +233,12 @@ class _RowBuilder:
         has its partial sum.
         """
         count, first = len(senders), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
-        holder = np.stack(senders).astype(np.int32)  # by child and block
+        sender = np.stack(senders).astype(np.int32)  # by child and block
         blocks_per_batch = max(BATCH_ROWS // count, 1)
-        for begin in range(0, holder.shape[1], blocks_per_batch):
-            block = np.arange(begin, min(begin + blocks_per_batch, holder.shape[1]), dtype=np.int32)
+        for begin in range(0, sender.shape[1], blocks_per_batch):
+            block = np.arange(begin, min(begin + blocks_per_batch, sender.shape[1]), dtype=np.int32)
             moves = moves_of(choice.kind, count, child[block].astype(np.int32))
-            src, dst = holder[moves.src, block[:, None]], holder[moves.dst, block[:, None]]
+            src, dst = sender[moves.src, block[:, None]], sender[moves.dst, block[:, None]]
             self._add_moves(moves.step + np.int32(first), block, src, dst, gathered_above)
 
 

@@ -1,9 +1,9 @@
 """SCCL's problem as a time-expanded linear program: the fewest rounds per part for a given number of steps.
 
-Each block is cut into parts (chunks). All variables are divided by the number of parts: an amount of 1 is a block of
-weight 1, and a resource of capacity c carries c of it per round. search.py solves it for lower bounds, flow.py with
-integral amounts of chunks. A commodity is a set of blocks that flow as one, such as all blocks from one source; a bond
-is a bundle of parallel links.
+Each block is cut into parts (chunks). All variables, rounds included, are divided by the number of parts: an amount of
+1 is a block of weight 1, and a resource of capacity c carries at most the amount c * r_s in step s. search.py solves it
+for lower bounds, flow.py with integral amounts of chunks. A commodity is a set of blocks that flow as one, such as all
+blocks from one source; a bond is a bundle of parallel links.
 
 Variables
     r_s          rounds of step s
@@ -100,8 +100,10 @@ class _Rows:
     right: list[float] = field(default_factory=list)  # right-hand side
 
     def add_row(self, plus: Table, minus: Table, right: float = 0.0) -> int:
-        """Append the row `sum of plus - sum of minus` (variable numbers; -1 is ignored) and return its number, or -1 if
-        empty.
+        """Append the row `sum of plus - sum of minus` (variable numbers; -1 is ignored) and return its number.
+
+        A row without variables is left out (-1) if its right side is 0. Else it stays, as it makes the program
+        infeasible.
         """
         plus, minus = plus[plus >= 0], minus[minus >= 0]
         number = len(self.right)
@@ -140,8 +142,8 @@ class Orbit:
 class Share:
     """The rows "flow <= amount" of one destination of an orbit of commodities; linear.py reads their dual values.
 
-    They begin at row `first` of the inequalities, one per entry of `bond` and `step`. `orbit_of`: per bond, its orbit
-    under the symmetries that fix the commodity and the destination.
+    They begin at row `first` of the inequalities, one per entry of `bond` and `step`. `orbit_of`: per bond, the least
+    bond of its orbit under the symmetries that fix the commodity and the destination.
     """
 
     orbit: int
@@ -198,7 +200,10 @@ class StepProgram:
         return np.array([b for b, limits in enumerate(self.instance.limits_of) if resource in limits])
 
     def _number_variables(self, orbit_of: Table, used: NDArray[np.bool_]) -> Table:
-        """Number a new variable for every orbit of bonds and step in use; -1 elsewhere. `used`: bonds x steps."""
+        """Number a new variable for every orbit of bonds and step in use; -1 elsewhere.
+
+        `orbit_of`: by bond, the least bond of its orbit, which represents it. `used`: bonds x steps.
+        """
         in_use = np.zeros(used.shape, bool)
         bond, step = np.nonzero(used)
         in_use[orbit_of[bond], step] = True
@@ -261,6 +266,7 @@ class StepProgram:
             fixing = keepers.take(np.flatnonzero(keepers.nodes[:, dest] == dest))
             orbit_of = orbits(fixing.bonds)
             flow = self._number_variables(orbit_of, self._useful_steps(commodity, [dest]))
+            # a row per orbit: for the bonds that represent theirs
             bond, step = np.nonzero((flow >= 0) & (orbit_of == np.arange(len(orbit_of)))[:, None])
             first = len(self._fits_rows.right)
             for b, s in zip(bond.tolist(), step.tolist(), strict=True):

@@ -124,7 +124,7 @@ def blink(
     """Yield the schedule along Blink's trees, pipelined in `pieces` slices (None: the best number for each size)."""
     if hybrid and len(request.sizes) > 1:  # the division depends on the size
         for nbytes in request.sizes:
-            one_size = replace(request, nbytes=nbytes, also=())
+            one_size = replace(request, nbytes=nbytes, also=())  # also: further sizes of the request
             yield from blink(one_size, pieces=pieces, epsilon=epsilon, threshold=threshold, hybrid=hybrid, t_dpa=t_dpa)
         return
     topology, collective = request.topology, request.collective
@@ -135,7 +135,8 @@ def blink(
         hybrid=hybrid, t_dpa=_parse_seconds(t_dpa), nbytes=request.nbytes,
     )  # fmt: skip
     bounds = bound(topology, collective)
-    # Blink's trees do not use switches that reduce or multicast: compare with the bound without them.
+    # Blink's trees do not use switches that reduce or multicast: compare with the bound without them. `unaided` is
+    # that bound, None if there are no such switches; `without_help` is it, or else `bounds` itself.
     bound_without_switches = bounds.without_help
     unpipelined, count, method = _plan_unpipelined(topology, collective, options)
     rate = throughput(unpipelined, topology)
@@ -146,7 +147,8 @@ def blink(
         "trees": count,
         "how": method,
     }
-    # Provenance lists only options that differ from the defaults.
+    # Provenance lists only options that differ from the defaults. `threshold` and `t_dpa` are listed as written by the
+    # caller, so 0.05 is listed though it is 1/20.
     stated_options = {"epsilon": options.epsilon, "threshold": str(threshold), "hybrid": options.hybrid, "t_dpa": t_dpa}
     defaults = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     changed = {key: value for key, value in stated_options.items() if value != defaults[key]}
@@ -318,6 +320,7 @@ def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOp
         trees = one_hop_trees(subset.topology, members)
     except Unsupported:
         trees = []
+    # With shared limits, trees of equal rates may be far from the best; the linear program below counts limits.
     if trees and not subset.topology.limits:
         pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in trees)
         # One-hop trees have rate 1 each, as within a set only ratios matter; a hybrid divides data by bytes/s.

@@ -157,6 +157,7 @@ class Functions:
         if not address:
             raise AttributeError(f"this library of the engine has no {name}")
         function = ctypes.CFUNCTYPE(c_int)(address)  # with types that _FUNCTIONS replaces
+        # All functions that the package calls are listed. Tests call others, too, and state their types.
         if name in _FUNCTIONS:
             function.restype, *function.argtypes = _FUNCTIONS[name]
         setattr(self, name, function)

@@ -211,7 +211,7 @@ def bench(
     with deciding_process(*_runtime_options(how), before=lambda: check_names(source, topology, planner)) as deciding:
         if not deciding:
             return None
-        span = parse_sizes(nbytes)
+        span = parse_sizes(nbytes)  # the first must be the least, the last the greatest
         plans = plans_of(
             source, topology, nbytes=f"{span[0]}B:{span[-1]}B", planner=planner, options=options, root=root,
             ranks=ranks, **{key: how[key] for key in ("model", "profile") if key in how},
@@ -305,6 +305,7 @@ def plans_of(
 def check_names(source: str, topology: Topology | str | None, planner: str = "") -> None:
     """Check quickly that the file, collective, machine and planner exist."""
     if topology is None and not is_file(source) and not Path(source).exists():
+        # genmodel and loggp are commands and no collectives; as a source they end here
         raise Invalid(
             f"{quote(source)}: no such file of a plan or a table; a collective needs its machine, too, as in "
             "bench allreduce full:ranks=4 (genmodel and loggp measure what fit reads)"
@@ -327,6 +328,7 @@ def _plans_in(source: str) -> Mapping[str, Plan]:
 
 def _check_machine(source: str, plans: Mapping[str, Plan], machine: Topology) -> None:
     """Raise Invalid if a file's plans are for another machine."""
+    # all plans of a file are for one machine, which loading checks
     kind, plan_machine = next((kind, plan_of_file.topology) for kind, plan_of_file in plans.items())
     if plan_machine != machine:
         name = "all" if len(plans) > 1 else kind
@@ -360,7 +362,7 @@ def _expand_lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], o
                 unit_bytes, previous = collective.buffer_weight * data_type(dtype).itemsize, -1
                 for size in parse_sizes(nbytes):
                     unit = unit_for_size(size, unit_bytes)
-                    if unit != previous:  # sizes that are the same, rounded, are measured once
+                    if unit != previous:  # neighbouring sizes that are the same, rounded, are measured once
                         exact = unit * unit_bytes
                         yield _Line(source_plan, source_plan.at(exact), unit, exact, dtype, op)
                     previous = unit
@@ -430,10 +432,10 @@ MAX_TRIES = 16  # each is a launch of its own
 
 
 def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
-    """Return the number of pieces at which the controller of piece sizes (`cost.miad`) settles.
+    """Return the fastest number of pieces among those that the controller of piece sizes (`cost.miad`) tries.
 
-    The controller requests piece sizes and gets the time of each, the median of the iterations. Each number of pieces
-    is measured once, in a launch of its own; at most `MAX_TRIES` are.
+    The controller requests piece sizes and gets the time of each, the median of the iterations, until it settles. Each
+    number of pieces is measured once, in a launch of its own; at most `MAX_TRIES` are.
     """
     min_piece = max(MIN_PIECE, case.nbytes // MAX_PIECES)
     if case.nbytes <= min_piece:

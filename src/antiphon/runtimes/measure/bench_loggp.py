@@ -50,7 +50,9 @@ SIZES = tuple(2**i for i in range(21))  # 1 B to 1 MiB
 LARGEST, MAX_BUFFERS, MAX_MESSAGES = 2**30, 2**32, 4096  # bytes of a message, and of all; messages
 PINGS = 16  # round trips of the schedule `pings`
 COVER = 1.5  # gaps that a delay lasts: o_s + d >= g + (s-1) G for any o_s, with some margin
-COVER_PORTS = 3.0  # mean gaps if messages may use several ports: the longest gap is less than twice the mean
+# Mean gaps that a delay lasts if messages may use p ports. Each port gets a message every p delays, so a delay must
+# cover a port's gap / p. That is less than twice the mean, as n messages arrive within floor((n-1)/p) gaps of a port.
+COVER_PORTS = 3.0
 TRIAL_COPIES, MAX_COPIES, MAX_BUSY = 4, 256, 2**11  # copies: to time one; before a message; of `busy`
 SERVER = ("idle", "busy")  # schedules of the receiver's side
 MIN_SECONDS = 1e-12  # replaces differences that noise makes negative, and receivers' times that cannot be measured
@@ -98,8 +100,11 @@ def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
 
 
 def _chain_schedule(moves: Sequence[Move], blocks: int, ranks: int, far: int) -> Schedule:
-    """Return a schedule with a step per move, of block 0 (of rank 0) and block 1 (of rank 1). Both end with block 0."""
-    # the relation of a custom collective: rows (block, rank, contribution) and (block, rank, wanted ones; None: all)
+    """Return a schedule with a step per move, of block 0 (of rank 0) and block 1 (of rank 1).
+
+    Both ranks end with block 0, and rank 0 also with block 1 if `blocks` is 2.
+    """
+    # The relation of a custom collective: rows (block, rank, contribution) and (block, rank, wanted ones; None: all)
     have, want = [(0, 0, 0), (1, far, 1)][:blocks], [(0, 0, None), (0, far, None), (1, 0, None)][: blocks + 1]
     collective = Collective("custom", ranks, custom=custom_relation(have, want, ranks))
     chunk, src, dst, src_slot, dst_slot = np.array(moves, np.int32).T
@@ -224,7 +229,8 @@ class _ChainMeasurement:
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
                     runnables.append(Runnable(self._make_schedule(name, copies), self.setup.machine))
-                # Schedules of one collective take turns, with the same noise; those of two blocks have odd numbers.
+                # Cases with the same `race` are measured in turn, one run of each, so that noise hits all alike. They
+                # must be of one collective: those of two blocks have odd numbers.
                 race = 2 * index + (name in SERVER)
                 cases.append(self._make_chain_case(programs[name, copies], size, race))
                 names.append((index, name))
@@ -273,6 +279,7 @@ def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chai
     arrival = max(seconds["many"] - seconds["one"], 0.0)  # of n - 1 messages, with a gap before each
     # a copy more than computed, as the time of a copy is measured with noise
     delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MAX_COPIES)
+    # half more than the arrival of all takes, as a margin
     return _Chains(delay, min(ceil(COVER * (arrival + seconds["one"]) / copy) + 1, MAX_BUSY))
 
 

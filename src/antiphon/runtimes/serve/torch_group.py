@@ -190,6 +190,7 @@ class QueuedGroup(GroupFacts):
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
         # a table need not have plans for smaller groups than that of all processes: they get default plans
+        # `places`: per process of the group its number among all processes of the job
         group = Processes(
             rank, size, self._exchange, places=world_ranks, everyone=world_size, strict=is_world, timeout=seconds
         )
@@ -201,7 +202,7 @@ class QueuedGroup(GroupFacts):
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
         self._profiled = Profiled(size, world_ranks)
-        self._compares_calls = compares_calls()
+        self._compares_calls = compares_calls()  # true if TORCH_DISTRIBUTED_DEBUG is DETAIL
 
     # ---- setting up and closing ----
 
@@ -218,15 +219,16 @@ class QueuedGroup(GroupFacts):
     def shutdown(self, check: bool = True) -> None:
         """Wait for calls under way, then close. `check`: raise if a message has arrived that no call received."""
         serving = self.calls.serving
-        # in a broken group all calls fail at once: a second is enough
-        done = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
+        # In a broken group all calls fail at once: a second is enough. A call that has not ended by then may still use
+        # the wire, so nothing is closed.
+        all_ended = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
         try:
-            if done and serving and check:
+            if all_ended and serving and check:
                 serving.finish()
         except TransportFailed as error:
             raise CollectiveFailed(str(error)) from None
         finally:
-            if done and serving:
+            if all_ended and serving:
                 serving.close()
 
     def abort(self) -> None:
@@ -260,6 +262,7 @@ class QueuedGroup(GroupFacts):
 
         times = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
         profiled = self._profiled if times is not None else None
+        # if so, the caller's thread may execute the call itself
         caller_waits = self._coalesced is None and arguments.runs_in_caller(opts, inputs, results)
         return self._add_to_coalesced(self._worker.submit(results, do, profiled, times, caller_waits))
 

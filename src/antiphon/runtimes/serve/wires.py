@@ -34,18 +34,22 @@ class Connecting:
 
     If all processes are on one host, messages go through shared memory (not if ANTIPHON_SHARED=0), and pipes show when
     a process ends. Else they go over sockets. Processes that share memory prove that they know the secret by an HMAC
-    of all offers; those that connect prove it to each other. `exchange`, `secret`: as of `connect_mesh`.
+    of all offers; those that connect prove it to each other.
+
+    `offer` is called once. `answer` is called again if the offers were texts of earlier processes. `exchange`,
+    `secret`: as of `connect_mesh`.
     """
 
     def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:
         self._rank, self._ranks, self._exchange, self._timeout = rank, ranks, exchange, timeout
+        # of the interfaces that the user names, one per rail; [""] if none is named: the system chooses
         self._addresses = interface_addresses()[:MAX_RAILS] or [""]
         self._secret, self._rails = secret, 1
         self._engine: Engine | None = None
-        self._memory = 0
+        self._memory = 0  # handle of the shared memory; 0: none, which `unshare` ignores
         self._key = b""
         self._alive: AlivePipes | None = None
-        # With an interface named by the user, messages go over it; "": none is, so shared memory may serve.
+        # Messages go over an interface that the user names. If none is named, shared memory may serve.
         if self._addresses == [""] and os.environ.get("ANTIPHON_SHARED") != "0":
             with suppress(OSError):
                 self._alive = AlivePipes(rank, ranks)

@@ -57,7 +57,7 @@ class Panel:
     """One planner: the settings (values of options) that were tried, as rows, and their times."""
 
     planner: str
-    rows: tuple[Setting, ...]
+    rows: tuple[Setting, ...]  # each a pair (option, value) for every swept option that the candidate has; not empty
     seconds: tuple[tuple[float, ...], ...]  # per row and size
     best: tuple[int, ...]  # per size, the row of the fastest setting
     wins: tuple[bool, ...]  # per size: whether the planner is also the fastest of all

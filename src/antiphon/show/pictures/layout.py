@@ -1,6 +1,7 @@
 """Compute the positions of nodes: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
 
-Input: a `DrawnGraph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes.
+Input: a `DrawnGraph`, whose nodes are switches (without `ranks`), ranks, and stacks of several ranks. Output
+(`arrange`): a `Drawing`, which has the point of every node and the frames around boxes.
 Each box of a cluster is laid out by itself (`lay_out_part`), by the first rule that matches its structure:
 
     names of nodes contain coordinates (x1/y2)      a grid; a third axis goes into the depth
@@ -187,6 +188,7 @@ def _place_grid(graph: DrawnGraph, coordinates: dict[int, tuple[int, ...]]) -> D
             height = (height + gap) * size
     positions = {}
     for node, coordinate in coordinates.items():
+        # strict=False: `steps` has two entries even if there is one axis
         x = sum(dx * index for (dx, _), index in zip(steps, coordinate[::-1], strict=False))
         y = sum(dy * index for (_, dy), index in zip(steps, coordinate[::-1], strict=False))
         is_beside_router = graph.nodes[node].place.endswith("/rank")  # next to its router
@@ -390,6 +392,11 @@ def place_around(graph: DrawnGraph, drawings: Sequence[Drawing]) -> Drawing:
 class _FabricRows:
     """The rows of switches between boxes. With two rows of boxes (`is_between`), outer parts of the fabric have the
     switches that reach one row only, the inner part between them those that reach both; else all are in the inner part.
+
+    From top to bottom, with neighbouring levels `_LEVEL` apart:
+
+        two rows    boxes, box_distance, outer levels, inner levels, outer levels, box_distance, boxes
+        one row     half a level, inner levels, box_distance, boxes
     """
 
     is_between: bool
