@@ -118,10 +118,10 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, path: Sequence[Hop] = ()) -> bytes:
     """Return JSON for chrome://tracing or Perfetto (docs/export.md), with times in microseconds.
 
-    Tracks: what each rank sends and receives, each link and shared limit, and the critical path (`path`). On the tracks
-    of ranks a slice lasts from when a message starts until it has arrived, at its sender and at its receiver, with an
-    arrow between them. On a link or limit a slice is a message's turn there. If flows share links, a counter ("C")
-    shows each link's load instead.
+    Tracks: what each rank sends and receives, each link and shared limit, and the critical path (`path`:
+    the (step, src, dst) of its messages). On the tracks of ranks a slice lasts from when a message starts until it has
+    arrived, at its sender and at its receiver, with an arrow between them. On a link or limit a slice is a message's
+    turn there. If flows share links, a counter ("C") shows each link's load instead.
     """
     routing, table = events.paths, events.paths.messages
     if len(table) + len(routing.use_message) > MAX_EVENTS:

@@ -89,7 +89,9 @@ class Sender:
 def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: int | None) -> None:
     """Run one job and send its result, or the error that it raised. `memory`: its limit in bytes, for the message."""
     outcome, value = outcome_of(work, job, sender.send_result, memory)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is over: nothing is left to stop
+    # The job is over: nothing is left to stop. (A SIGTERM just before this line ends the process without ENDED: the
+    # parent then reports it as lost.)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sender.stop_pending = False
     try:
         sender.send(ENDED, (outcome, value))
@@ -166,7 +168,10 @@ def run_forked_worker(
 
 
 def run_worker_program() -> None:
-    """Run one job after another in a worker program, until its channel is closed."""
+    """Run one job after another in a worker program, until its channel is closed.
+
+    `Process` (_process.py) starts it in a session of its own, so that it can kill its whole process group.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its processes
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)

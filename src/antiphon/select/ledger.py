@@ -102,7 +102,7 @@ class Ledger:
         self.fastest: dict[str, list[float]] = {}
         self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, if one is required
         self.ended: dict[int, Done] = {}  # by task
-        for task in tasks:  # one without an entry computes bounds
+        for task in tasks:  # one without an entry (its planner's, in the table of planners) computes bounds
             if task.entry is not None and task.kind not in task.entry.can.collectives:
                 plans = ", ".join(task.entry.can.collectives)
                 self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
@@ -158,7 +158,7 @@ class Ledger:
                 times=message.times,
             )  # fmt: skip
             if self.library is not None:
-                # from now on its predictions must not be below the bound; they use no profile: the nominal one counts
+                # from now on its predictions, which use no profile, must not be below the bound of the nominal machine
                 self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
                 self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
@@ -196,7 +196,7 @@ class Ledger:
 
         If the task may win, it is compared with all schedules that may win; if it may stand for NCCL, with those of its
         planner. A large schedule that is no faster at any size will not be in the result (`_drop_beaten`): it need not
-        be priced, and its own times would not change what is fastest.
+        be priced, and its own times would not change what is fastest. Plans of the user's own are never dropped.
         """
         if task.entry is None or not self.may_drop or task.planner == OWN_PLANS:
             return task

@@ -117,7 +117,7 @@ class _TreeRates:
                 return None
             try:
                 point = master.solve_floats()
-            except ArithmeticError:
+            except ArithmeticError:  # the solver failed numerically: the question stays open
                 return None
             if point.value >= 1 - _CLOSE:  # in units of the rate at which the bound is met
                 return self._exact_packing(point)
@@ -133,6 +133,7 @@ class _TreeRates:
         if exact is None:
             return None
         rates, amounts = exact
+        # weight per amount: the rates of each block's trees shall add up to its weight
         unit = self.weight / sum(amounts, Fraction(0))
         trees = []
         for column, rate in rates:
@@ -211,7 +212,8 @@ class _CheapestPaths:
             if cost[link] < self.far[pair]:
                 self.far[pair], self.link[pair] = cost[link], link
         # Floyd-Warshall. Invariant: far[a, b] is the shortest distance through the middles processed so far.
-        # Of equally cheap paths the first found counts; switches come first, so that paths through them do.
+        # Of equally cheap paths the first found counts. Switches are tried first, so that a path through switches wins
+        # over one that relays at ranks.
         for middle in [*range(self.ranks, nodes), *range(self.ranks)]:
             through = self.far[:, middle, None] + self.far[None, middle, :]
             better = through < self.far

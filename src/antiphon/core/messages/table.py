@@ -1,8 +1,8 @@
 """The message table: group the rows of a schedule into messages, each with source, destination, step and bytes.
 
 Rows with the same step, sender, receiver, route and number of pieces are sent together as one message. Messages have
-one canonical order (`Schedule.message_key`), independent of the order of rows. Cost models, exports, traces and
-programs read this table.
+one canonical order, independent of the order of rows: by step, distance from sender to receiver (modulo ranks), sender,
+route and pieces (`Schedule.message_key`). Cost models, exports, traces and programs read this table.
 
 Example: rows (step 0, chunk 0, 0 -> 1) and (step 0, chunk 1, 0 -> 1) are one message with the weight of both chunks.
 Weights are exact whole numbers; `weight / scale` is the fraction of nbytes. If chunks of an eighth and a quarter of
@@ -160,6 +160,7 @@ def messages(schedule: Schedule) -> Messages:
         row, message_of_run = first_rows, np.arange(len(first_rows))
     else:
         # Sort the first rows of all runs; runs with equal keys form one message.
+        # (`message_key` has the same columns with their bounds, for packing.)
         key, key_bound = pack_columns(*schedule.message_key(first_rows))
         order = order_of(key, key_bound)
         starts_message = run_starts(key[order])

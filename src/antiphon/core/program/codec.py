@@ -2,9 +2,9 @@
 
 A file holds the program of one collective out of place, in place, or both: a header with the collective, a directory,
 and a section per rank and variant, so that a rank can read just its own. Checksums cover the head and every section,
-and `decode` refuses every damaged file with an error (prove.py then proves what the program computes). kinds.py
-explains points, bases, classes, parts and the finish table. A *variant* is the program out of place (0) or in place
-(1).
+and `decode` refuses every damaged file with an error (prove.py then proves what the program computes). A *variant* is
+the program out of place (0) or in place (1). kinds.py explains points, bases, classes, parts, `when`, joins and the
+finish table.
 
 Example: `decode(encode([program]))` gives a list with an equal program; `dump(program, 0)` prints rank 0, with lines
 like `2  @1  fold out[1/3:2/3] = in[1/3:2/3] + slot0[0:1/3]  (after 0)`.
@@ -38,7 +38,8 @@ assert sorted(_KINDS) == sorted((*KINDS, "custom"))
 HEADER = struct.Struct("<8sIIQQ8IQQ4I")
 DIRECTORY_ENTRY = struct.Struct("<QQII")  # of a section: offset, size, checksum, 0
 SECTION_HEADER = struct.Struct("<IIQQ8I")  # rank, variant, weights of input and output, rows of each of `TABLES`
-# `part` of a point or class: its fraction, as a numerator over the program's denominator
+# `part` of a point or class: its fraction, as a numerator over the program's denominator (`point_numerator` and
+# `class_numerator` of a program). `part` elsewhere is an interval of a buffer: an operand of an operation.
 _POINT = np.dtype([("whole", "<i8"), ("part", "<i8")])
 _BASE = np.dtype([("shift", "<i8"), ("buffer", "<u4"), ("slot", "<u4"), ("origin", "<u4"), ("", "<u4")])
 _CLASS = np.dtype([("whole", "<i8"), ("part", "<i8"), ("pieces", "<u4"), ("", "<u4")])
@@ -74,11 +75,11 @@ def encode(programs: Sequence[Program]) -> bytes:
         raise Unsupported("a file of programs cannot hold what switches combine or multicast; lower without joints")
     refuse_collective(first.collective)
     for program in programs:
-        refuse_work(program)
+        refuse_work(program)  # more than the limits of an engine (form.py)
     sections = [
         _encode_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(first.ranks)
     ]
-    tables = b"".join(map(_pad_section, _head_tables(first)))
+    tables = b"".join(map(_pad_to_8, _head_tables(first)))
     head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)  # bytes before the sections
     # The directory: offset, size and checksum of every section; all zero for a variant that the file lacks.
     offset, entries = head, []
@@ -100,7 +101,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
 
-def _pad_section(data: bytes) -> bytes:
+def _pad_to_8(data: bytes) -> bytes:
     """Pad to a multiple of 8 bytes."""
     return data + bytes(-len(data) % 8)
 
@@ -168,7 +169,7 @@ def _encode_section(program: Program, rank: int) -> bytes:
     )  # fmt: skip
     weights = [int(w[rank]) for w in program.weights]  # of the input and output buffer
     head = SECTION_HEADER.pack(rank, int(program.in_place), *weights, *map(len, tables))
-    return head + b"".join(_pad_section(table.tobytes()) for table in tables)
+    return head + b"".join(_pad_to_8(table.tobytes()) for table in tables)
 
 
 def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:
@@ -231,6 +232,7 @@ class _Reader:
         self.collective = Collective(
             _KINDS[kind], ranks, members=tuple(member_ranks.tolist()), roots=tuple(root_ranks.tolist()),
             weights=weights.astype(np.int64), custom=custom,
+            # only a custom collective may state what nbytes measures; for others it is the largest buffer
             nbytes_weight=buffer_weight if custom is not None else 0,
         )  # fmt: skip
         refuse_collective(self.collective)
@@ -262,7 +264,8 @@ class _Reader:
         ends = np.cumsum(lengths.astype(np.int64)).tolist()
         if (ends[-1] if ends else 0) != wanted_ids:
             raise Invalid("its relation does not fit together")
-        # The caps bound the memory that a damaged count could claim before the relation is checked.
+        # These bounds limit the memory that a damaged number of a block or rank could claim before the relation is
+        # checked.
         for blocks, ranks, _ in (pre_columns, post_columns):
             for column, bound in ((blocks, MAX_BLOCKS), (ranks, self.ranks)):
                 if len(column) and not 0 <= int(column.min()) <= int(column.max()) < bound:
@@ -349,7 +352,7 @@ class _Reader:
                 raise Invalid(f"{section_name} is shorter than its tables")
             tables.append(np.frombuffer(data, table, count, offset))
             offset += count * table.itemsize
-            offset += -offset % 8  # padding, as of `_pad_section`
+            offset += -offset % 8  # padding, as of `_pad_to_8`
         if offset != size:
             raise Invalid(f"{section_name} does not have the length that it states")
         misfit = _find_misfit(counts, tables, self.ranks)
@@ -383,6 +386,7 @@ def _find_misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> 
             return f"its operations do not cover its {row_name}s one after another"
     if np.any(ops["pieces"] < 1) or np.any(classes["pieces"] < 1):
         return "an operation or class has no pieces"
+    # `refuse_form` (form.py) checks, before a proof, that points lie on the line and parts end after they begin
     if np.any(points["part"] < 0) or np.any(finish["count"] < 1):
         return "a point or count is negative or 0"
     return ""

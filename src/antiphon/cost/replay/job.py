@@ -5,7 +5,8 @@ A rank has one timeline (of a thread, or of the streams of a GPU together), whic
     WORK   seconds of computation, or of anything else that keeps the rank busy. Work during the call of a collective is
            that of the recorded library: it is dropped if the collective is replayed with another time
     CALL   the rank is ready for a collective, which may begin once all its ranks are
-    WAIT   the rank waits until this collective is done; `seconds`: by how much earlier than on the last rank
+    WAIT   the rank waits until this collective is done; `seconds`: by how much earlier the recorded collective ended on
+           this rank than on the last one
     STEP   a step of the training ends here
 
 A collective begins when all its ranks have called it and the collectives before it on its *lane* are done. A lane is a
@@ -88,7 +89,7 @@ class RecordedJob:
     processor: bool = False  # whether it computed on CPUs, not GPUs
 
     def check(self) -> None:
-        """Raise Invalid if the job is inconsistent. O(items)."""
+        """Raise Invalid if the job is empty or has impossible sizes, Unsupported if it exceeds a limit. O(items)."""
         if sum(map(len, self.ranks.values())) > MAX_ITEMS:
             raise Unsupported(f"the traces have more than {MAX_ITEMS} moments; record fewer steps")
         if not self.ranks or not self.calls:
@@ -99,7 +100,7 @@ class RecordedJob:
             if not 0 < group.size <= MAX_RANKS:
                 raise Invalid(f"group {quote(group.name)}: has {group.size} ranks")
         largest = max(self.calls, key=lambda call: call.nbytes)
-        if largest.nbytes >= 2**60:
+        if largest.nbytes >= 2**60:  # more than any memory: the trace is damaged
             raise Invalid(f"a {largest.kind} of {largest.nbytes} bytes")
         if len({(call.kind, call.nbytes, call.group) for call in self.calls}) > MAX_SIZES:
             raise Unsupported(f"the traces have collectives of more than {MAX_SIZES} sizes")

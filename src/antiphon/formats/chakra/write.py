@@ -69,6 +69,7 @@ def chakra(
         )
     local_work_us = local_work(entry.schedule, size, local, "COMP node", per_second=10**6)
     schedule = expand(entry.schedule)
+    # the plan without its rows, for the head of the first file: the nodes record the rows
     empty = replace(plan, entries=(replace(entry, start=0, stop=None, schedule=schedule.take([])),))
     head_attributes = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
     files = _Files(messages_of(schedule), size, order, seconds_per_byte, local_work_us)
@@ -102,6 +103,7 @@ class _Files:
             )
         self.messages, self.local_work_us = messages, local_work_us
         size, combined = messages.nbytes(nbytes)
+        # an empty message is written as one byte (docs/export.md)
         self.size, self.combined = np.maximum(size, 1).tolist(), combined.tolist()
         self.combine_us = np.rint(combined * float(gamma) * 1e6).astype(np.int64).tolist()
         self.src, self.dst, self.step = messages.src.tolist(), messages.dst.tolist(), messages.step.tolist()

@@ -181,5 +181,5 @@ RCCL = RuntimeRules(
     "RCCL of ROCm 6, which has MSCCL's executor in it",
     "msccl-xml",
     (*COMMON, _check_fused, _check_thread_blocks, _note_machine),
-    options={"fused": "no"},
+    options={"fused": "no"},  # of `antiphon export`, for this runtime
 )

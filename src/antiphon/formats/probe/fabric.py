@@ -56,8 +56,8 @@ class _Reader:
         self.current, self.of_switch = -1, False  # node of the current block; whether it is a switch or router
         self.numbers: dict[str, int] = {}  # kind and GUID -> node
         self.labels: list[str] = []  # by node the text in quotes: a switch's name, or "node01 mlx5_0"
-        # Two packed ports, the lower one above _PORT_BITS of the higher one -> speed, such as "4xHDR". One number takes
-        # less memory than a tuple: a file may have millions of cables.
+        # (lower packed port) << _PORT_BITS | (higher packed port) -> speed, such as "4xHDR". One number takes less
+        # memory than a tuple: a file may have millions of cables.
         self.cables: dict[int, str] = {}
         self.speed_labels: dict[str, str] = {}  # so that equal texts share memory
 
@@ -77,6 +77,8 @@ class _Reader:
             key = low << _PORT_BITS | high
             speed = speeds[-1] if speeds else self.cables.get(key, "")  # perhaps the line of the other end has it
             self.cables[key] = self.speed_labels.setdefault(speed, speed)
+            # coarse limits on memory while reading: cables of hosts and as many between switches; hosts, switches, and
+            # an adapter for each port. `network_machine` has the exact ones.
             if len(self.cables) > 2 * MAX_PORTS:
                 raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")
         if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:

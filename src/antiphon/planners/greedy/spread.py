@@ -67,8 +67,8 @@ class SpreadTask:
     chunks: int
     have: Words
     want: Words
-    allowed: Words | None = None  # the chunks that each rank may be given; None: all
-    routes: ChunkRoutes | None = None  # fixed routes of the chunks, if they have any
+    allowed: Words | None = None  # the chunks that each rank may be given; None: all, and it needs all
+    routes: ChunkRoutes | None = None  # fixed routes of the chunks, if any: then `Moving` (moves.py) simulates instead
 
     @property
     def missing(self) -> Longs:
@@ -97,7 +97,7 @@ class Spreading:
     """One run of the simulation."""
 
     def __init__(self, hops: Hops, task: SpreadTask, levels: tuple[IslandLevel, ...], slot: float, seed: int) -> None:
-        """`slot`: the capacity of a link that carries one chunk per slot."""
+        """`slot`: the length of a slot, as the capacity of a link that carries one chunk in it."""
         self.hops, self.task, self.levels = hops, task, levels
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot  # chunks in a slot
@@ -143,7 +143,7 @@ class Spreading:
             elif strict:
                 # some ranks of an island may not be reachable from within it: allow chunks to enter it again
                 strict = False
-            # nothing moved because no hop has room for a whole chunk in so short a step: double it
+            # nothing moved, perhaps because a link has no room for a whole chunk in so short a step: double it
             elif np.floor(self.rate * length + ROUNDING).min(initial=1) < 1:
                 min_length = 2 * length
             else:
@@ -168,7 +168,7 @@ class Spreading:
         hop, chunk = (np.concatenate(columns) for columns in zip(*self.rows[before:], strict=True))
         receiver = self.hops.dst[hop]
         add_chunks(self.had, receiver, chunk)
-        if self.task.allowed is not None:  # otherwise everyone needs everything
+        if self.task.allowed is not None:  # otherwise every chunk that comes is needed
             receiver = receiver[contains_chunks(self.task.want, receiver, chunk)]
         self.missing -= np.bincount(receiver, minlength=self.task.ranks)
 
@@ -185,7 +185,8 @@ class Spreading:
             max_room = max(1, int(room[batches[0].loaded].max(initial=0)))
             is_uniform = self.levels[kind].trivial and all(batch.plain for batch in batches)
             # the common simple case: every hop has links of its own and brings at most one chunk at a time
-            # (max_room // ROOM_DIVISOR is 0 or 1); no room to account for
+            # (max_room // ROOM_DIVISOR is 0 or 1). Each of the `max_room` rounds brings at most one chunk per hop,
+            # so there is no room to account for
             one_at_a_time = is_uniform and max_room < 2 * ROOM_DIVISOR
             if one_at_a_time and room[batches[0].loaded[0]] < 1:  # the first hop's link: those of a kind are as wide
                 continue
@@ -275,7 +276,7 @@ class Spreading:
             chunk = self._pick_rarer(kind, preferred, per_hop)
         else:
             chunk = draw_chunks(preferred & self.unique[kind], self.rng, per_hop)
-            # two hops must not both bring the same such chunk: the second draws again among all chunks
+            # two hops must not both bring the same such chunk: the second draws again from all of `preferred`
             flat = chunk.reshape(-1)
             flat[~_first_occurrences(flat)] = -1
             unpicked = np.flatnonzero((chunk < 0).any(axis=0))
@@ -293,6 +294,7 @@ class Spreading:
         """Draw two candidates and return the one with fewer `copies`."""
         first, second = draw_chunks(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
         copies = self.copies[kind]
+        # for an empty set both candidates are -1, and so is the result
         return np.where(copies[second] < copies[first], second, first)
 
     def _bring_chunks(self, kind: int, batch: Batch, index: Longs, chunk: Longs, space: Floats, room: Floats) -> None:

@@ -163,13 +163,18 @@ def plan_in_halves(
 
 
 def plan_backwards(collective: Collective, plan_dual: PlanFunction) -> Schedule:
-    """Plan the dual collective (a broadcast for a reduce) with `plan_dual`, and return that plan run backwards."""
+    """Plan the dual collective (a broadcast for a reduce) with `plan_dual`, and return that plan run backwards.
+
+    For plans without routes. Planners of routes plan on `machine_for_dual` and call `invert` with its links.
+    """
     dual_collective = dual(collective).collective
     return invert(plan_dual(dual_collective))
 
 
 def per_root(collective: Collective, plan_single: PlanFunction) -> Schedule:
     """Plan a rooted collective as one schedule per root, side by side. O(rows).
+
+    `plan_single` must return schedules without routes and pieces, which would be dropped.
 
     >>> def direct(single):
     ...     receivers = [rank for rank in range(3) if rank != single.roots[0]]

@@ -5,20 +5,22 @@ which plan type of types.py its children use), and the owner of every block: the
 `plan_rows`: the rows of a reducescatter, as servers, blocks and steps; the allgather is the same backwards.
 
 At each switch the owners of all blocks are known. For each child, `assign.deal_blocks` decides which of its servers
-holds the child's partial sum of each block (the holder) when the switch combines its children. For the switches below,
-the holders are the owners. The steps of a switch, the last ones for everything below it:
+holds the child's partial sum of each block (the holder) when the child is done. If the plan gathers, partial sums go on
+to fewer servers (the gatherers) before the switch combines its children. For the switches below, the holders are the
+owners. The steps of a switch, after all steps of the switches below it:
 
     gather     partial sums of a child move from their holders to fewer servers, if the plan rearranges data
     combine    the plan type among the children: partial sums of a block meet at its owner
-    spread     a block that, due to gathering, was combined at another server of the owner's child goes to its owner
+    spread     a block that, due to gathering, was combined at another server of the child that has its owner goes to
+               this owner
 
 A flat choice has no steps below it: all servers below the switch send each block to its owner at once (type CPS,
 co-located parameter servers). When each switch works is decided first (`_switch_end_steps`): as soon as possible, but
 together with other switches of the same height if the parent must wait anyway.
 
-Example: two switches below the root, one with servers 0 and 1, one with 2 and 3; blocks 0..3 are owned by servers of
-the same number. At the root block 0 is held by server 0 (below the owner's switch) and by server 2 or 3, say 2: step 1
-has 2 > 0. Below, in step 0, server 1 sends block 0 to 0, and server 3 sends it to 2.
+Example: two leaves with servers 0, 1 and 2, 3, blocks 0..3 owned by servers of the same number. At the root block 0 is
+held by server 0 (of its own leaf) and by server 2 or 3, say 2: step 1 has 2 > 0. Below, in step 0, server 1 sends
+block 0 to 0, and server 3 sends it to 2.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class ServerRows:
 def plan_rows(tree: RootedTree, choices: list[SwitchChoice | None], owner: Longs) -> ServerRows:
     """Return the reducescatter of a plan: servers * (servers - 1) rows. O(rows + switches * blocks log blocks).
 
-    `choices`: by node of the tree; None at servers. `owner`: by block, the server that owns it.
+    `owner`: by block, the server that owns it.
     """
     builder = _RowBuilder(tree, choices)
     builder.build_rows(owner)
@@ -66,8 +68,8 @@ def plan_rows(tree: RootedTree, choices: list[SwitchChoice | None], owner: Longs
 def block_owners(tree: RootedTree, choice: SwitchChoice | None) -> Longs:
     """Return the owner of each block of an allreduce. `choice`: the choice at the root.
 
-    Each server owns one block, unless the choice states the fraction of all blocks that each child's servers own
-    (`choice.owned`, in the order of the children, with sum 1). There are as many blocks as servers.
+    Each server owns one block, unless the choice states the fraction of all blocks that the servers of each child own
+    (`owned`).
     """
     if choice is None or not choice.owned:
         return np.arange(tree.servers)
@@ -99,7 +101,6 @@ class _RowBuilder:
         """
         tree, nodes = self.tree, len(self.tree.parent)
         own_steps, earliest, height = (np.zeros(nodes, np.int64) for _ in range(3))
-        # nodes are numbered from the root, 0, parents before children
         for node in range(nodes - 1, -1, -1):
             choice = self.choices[node]
             if choice is None:
@@ -151,20 +152,20 @@ class _RowBuilder:
             low = np.append(tree.low[children], tree.high[node])
             owned = Owned.by_child(owner, low)
             holders = [deal_blocks(owner, owned, int(low[i]), int(low[i + 1])) for i in range(len(children))]
-            # without gathering, the holders themselves send
-            senders = [
+            # without gathering, the holders themselves have the partial sums
+            gatherers = [
                 gather_holders(holders[i], int(low[i]), int(low[i + 1]), count)
                 if count < low[i + 1] - low[i]
                 else holders[i]
                 for i, count in enumerate(choice.holder_counts)
             ] or holders
             # this switch's steps, then the switches below, whose owners are the holders
-            self._gather_and_spread(node, choice, owned.child, holders, senders, gathered_above)
+            self._gather_and_spread(node, choice, owned.child, holders, gatherers, gathered_above)
             if len(children) > 1:
-                self._combine_children(node, choice, owned.child, senders, gathered_above)
+                self._combine_children(node, choice, owned.child, gatherers, gathered_above)
             for i, child in enumerate(children):
                 if tree.children[child]:
-                    gathered_here = [] if senders[i] is holders[i] else [senders[i]]
+                    gathered_here = [] if gatherers[i] is holders[i] else [gatherers[i]]
                     pending.append((child, holders[i], [*gathered_above, *gathered_here]))
 
     def _add_rows(
@@ -205,40 +206,41 @@ class _RowBuilder:
         choice: SwitchChoice,
         child: Longs,
         holders: list[Longs],
-        senders: list[Longs],
+        gatherers: list[Longs],
         gathered_above: list[Longs],
     ) -> None:
         """Add the rows that gather each child's partial sums, and those that spread blocks to their owners at the end.
 
-        `child`: by block, the child of its owner; `holders`, `senders`: by child and block, the server before and after
-        gathering.
+        `child`: by block, the child of its owner; `holders`, `gatherers`: by child and block, the server before and
+        after gathering.
         """
         after = int(self.ended[node]) - 1
         before = after - choice.spread - self._exchange_steps(node, choice)
-        for i, (holder, sender) in enumerate(zip(holders, senders, strict=True)):
-            if holder is sender:
+        for i, (holder, gatherer) in enumerate(zip(holders, gatherers, strict=True)):
+            if holder is gatherer:
                 continue
-            # with `spread`, an owned block's partial sum stays at its holder, which adds the others' sum at the end
-            is_gathered = holder != sender
+            # With `spread`, an owned block's partial sum stays at its holder, which adds the others' sum at the end.
+            # Without it (at the root of an allreduce) owners are free: a block's sum stays at its gatherer.
+            is_gathered = holder != gatherer
             moved_blocks = np.flatnonzero(is_gathered & (child != i) if choice.spread else is_gathered)
-            self._add_rows(before, moved_blocks, holder[moved_blocks], sender[moved_blocks], gathered_above)
+            self._add_rows(before, moved_blocks, holder[moved_blocks], gatherer[moved_blocks], gathered_above)
             if choice.spread:
                 own_blocks = np.flatnonzero(is_gathered & (child == i))
-                self._add_rows(after, own_blocks, sender[own_blocks], holder[own_blocks], gathered_above)
+                self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], gathered_above)
 
     def _combine_children(
-        self, node: int, choice: SwitchChoice, child: Longs, senders: list[Longs], gathered_above: list[Longs]
+        self, node: int, choice: SwitchChoice, child: Longs, gatherers: list[Longs], gathered_above: list[Longs]
     ) -> None:
         """Add the rows of the plan type among the children; for each block a child is represented by the server that
         has its partial sum.
         """
-        count, first = len(senders), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
-        sender = np.stack(senders).astype(np.int32)  # by child and block
+        count, first = len(gatherers), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
+        gatherer = np.stack(gatherers).astype(np.int32)  # by child and block
         blocks_per_batch = max(BATCH_ROWS // count, 1)
-        for begin in range(0, sender.shape[1], blocks_per_batch):
-            block = np.arange(begin, min(begin + blocks_per_batch, sender.shape[1]), dtype=np.int32)
+        for begin in range(0, gatherer.shape[1], blocks_per_batch):
+            block = np.arange(begin, min(begin + blocks_per_batch, gatherer.shape[1]), dtype=np.int32)
             moves = moves_of(choice.kind, count, child[block].astype(np.int32))
-            src, dst = sender[moves.src, block[:, None]], sender[moves.dst, block[:, None]]
+            src, dst = gatherer[moves.src, block[:, None]], gatherer[moves.dst, block[:, None]]
             self._add_moves(moves.step + np.int32(first), block, src, dst, gathered_above)
 
 
@@ -258,7 +260,7 @@ def tree_routes(tree: RootedTree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
             # climb while the other end is not below this node
             not_met = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
             row, node = row[not_met], node[not_met]
-            # -1: half of the link in whose middle the root is; only the half that is climbed upwards has its number
+            # of a link with the root in its middle, each direction counts once, at the end that sends: -1 at the other
             has_link = direction.link[node] >= 0
             steps.append((row[has_link], direction.link[node[has_link]]))
             node = tree.parent[node]

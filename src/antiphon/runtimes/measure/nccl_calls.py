@@ -195,7 +195,8 @@ class Nccl(CLibrary):
         arguments = (byref(communicator), c_int(ranks), UniqueId.from_buffer_copy(identity), c_int(rank))
         if self.table is not None:
             self.table.write_text(_chunk_rules(settings), encoding="utf-8")
-        # here the calls, the plugin's table or registrations state everything; else this communicator must
+        # if calls take the settings, or only COMMUNICATOR_KEYS are set, then calls, registrations or the plugin's table
+        # state everything; else the communicator's configuration and VARIABLES must
         if self.per_call or not settings.keys() - COMMUNICATOR_KEYS:
             self.call("CommInitRank", *arguments)
             return communicator
@@ -217,6 +218,7 @@ class Nccl(CLibrary):
         entry, needs = ENTRIES[collective.kind]
         name = entry.removeprefix("nccl")
         values = {"op": OPERATORS.get(case.op, -1), "root": collective.roots[0] if collective.roots else 0}
+        # `case.library`: the settings of the library's own collective (case.py)
         settings, type_ = case.library or {}, TYPES.get(case.dtype, -1)
         if type_ < 0 or ("op" in needs and values["op"] < 0):
             raise Refused(f"the library has no {case.dtype} {case.op}")

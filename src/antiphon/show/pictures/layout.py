@@ -12,9 +12,10 @@ Each box of a cluster is laid out by itself (`lay_out_part`), by the first rule 
     every rank has one switch (router)              routers on a circle, their ranks outside
     else                                            ranks at the bottom, switches in levels above
 
-The boxes are then placed in rows below their fabric (`place_below_fabric`), many of them in a grid (`_place_box_grid`),
-or in a circle without one (`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as
-one.
+The boxes are then placed in rows below their fabric (`place_below_fabric`), many of them in a grid (`_place_box_grid`);
+without a fabric they stand in a circle (`place_around`). A `Drawing` is a part of the picture that is moved, flipped
+and framed as one. A node is a switch, a rank, or a stack of ranks drawn as one; its `ranks` are those that it stands
+for, none for a switch.
 
 All lengths are in pixels, y grows downwards, and angles are in radians, clockwise from the right. Lengths and angles
 without another reason were chosen by eye on the machines of the catalogue.
@@ -36,7 +37,7 @@ _MARGIN = 26.0
 _LEVEL = 84.0  # between levels of switches
 _TOP = -math.pi / 2  # the angle of the point above the centre of a circle
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
-MAX_TREE_LEAVES = 32  # a tree of one switch and more nodes than this is drawn as rings around it, not in rows
+MAX_TREE_NODES = 32  # a tree of one switch with more nodes, itself included, is drawn as rings around it, not in rows
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in a node's name: x3; beyond six axes a7.3
 # by the number of layers of a third axis: the distance between nodes, and the shift of a layer as a fraction of that
 _DEPTH = {
@@ -109,7 +110,7 @@ def arrange(graph: DrawnGraph) -> Drawing:
     inside = {node for nodes in boxes.values() for node in nodes}
     if len(boxes) < 2 or graph.is_tree(all_nodes):
         return lay_out_part(graph, all_nodes)
-    # 2. without a fabric the boxes face each other, else they hang below it
+    # 2. without a fabric the boxes stand in a circle, else they hang below it and their ranks face it
     outside = [node for node in all_nodes if node not in inside]
     if not outside:
         return place_around(graph, [frame_drawing(lay_out_part(graph, nodes), name) for name, nodes in boxes.items()])
@@ -135,7 +136,7 @@ def lay_out_part(graph: DrawnGraph, nodes: Sequence[int], facing: bool = False) 
         # with fewer ranks a circle looks like a row, with more it is too wide to stand beside another
         if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in ranks_of.values()):
             return _place_ranks_above(graph, ranks_of) if facing else _place_hubs(graph, ranks_of)
-        if len(switches) == 1 and len(nodes) > MAX_TREE_LEAVES and not facing:
+        if len(switches) == 1 and len(nodes) > MAX_TREE_NODES and not facing:
             (switch,) = switches
             return _place_rings(graph, switch, ranks_of[switch])
         return _place_tree(graph, nodes)
@@ -364,7 +365,8 @@ def _place_levels(graph: DrawnGraph, nodes: Sequence[int], switches: Sequence[in
         depth += 1
         for i, switch in enumerate(row):
             position[switch] = (pitch * (columns - 1) * (i + 0.5) / len(row), -level_height * depth)
-    for i, switch in enumerate(s for s in switches if s not in placed):  # connected to no rank
+    # connected to no rank: above a free level (`depth` also counts the empty row that ended the loop)
+    for i, switch in enumerate(s for s in switches if s not in placed):
         position[switch] = (pitch * i, -level_height * (depth + 1))
     return fit_drawing(graph, position)
 
@@ -416,6 +418,7 @@ class _FabricRows:
     def height(self) -> float:
         """From the boxes above (without any, from the top of the picture) to the boxes below."""
         inner_height = (len(self.inner_levels) + 1) * _LEVEL
+        # without boxes above, the highest level stands half a level below the top of the picture (`y_of`)
         return inner_height + (2 * self.outer_height if self.is_between else self.outer_height - _LEVEL * 0.5)
 
     def y_of(self, level: int, side: str) -> float:

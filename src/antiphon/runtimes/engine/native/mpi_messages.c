@@ -37,7 +37,7 @@ enum { MAX_PIECES = 64, ALIGN = 64, MPI_HEADER = 512 };
 static size_t read_parameter(const char *name) {
     MPI_T_cvar_handle handle;
     int index, count = 0;
-    size_t value = 0;
+    size_t value = 0; /* a parameter of type int fills its low bytes, as the machine is little-endian (program.c) */
     if (PMPI_T_cvar_get_index(name, &index) || PMPI_T_cvar_handle_alloc(index, NULL, &handle, &count)) return 0;
     if (count == 1) PMPI_T_cvar_read(handle, &value);
     PMPI_T_cvar_handle_free(&handle);

@@ -22,9 +22,13 @@ struct ap_wire {
      * after `timeout` seconds without progress, if that is above 0, AP_TIMEOUT. */
     int (*completed)(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error);
     void (*close)(ap_wire *self);
-    uint64_t expected;            /* bytes that the run receives, and AP_MESSAGE_OVERHEAD for each of its messages */
+    /* Bytes that the run receives, and AP_MESSAGE_OVERHEAD for each of its messages. The engine sets it before a run; a
+     * transport may limit by it the memory for messages that arrive before their receive. */
+    uint64_t expected;
     void (*begin)(ap_wire *self); /* `current_call` has begun; may be NULL */
-    int (*unreceived)(ap_wire *self, ap_error *error); /* ap_wire_check_unreceived; may be NULL */
+    /* Before closing: AP_MISMATCH if a message has arrived that no receive took (ap_wire_check_unreceived, api.h);
+     * may be NULL. */
+    int (*unreceived)(ap_wire *self, ap_error *error);
     /* A run has failed: write no more to the memory of its messages. NULL: this transport writes only during runs. */
     void (*fail)(ap_wire *self);
     uint32_t ranks;
@@ -39,8 +43,9 @@ struct ap_wire {
 /* Seconds without any progress until a waiting process checks whether the others are in another call. */
 #define AP_QUIET 0.1
 
-/* Called after AP_QUIET seconds without progress: AP_STOPPED if a signal handler has raised an exception. */
-int ap_check_signals(ap_wire *wire, double time, ap_error *error);
+/* Called after AP_QUIET seconds without progress: AP_STOPPED if a signal handler has raised an exception. `now`:
+ * seconds (ap_now); checks at most every AP_QUIET. */
+int ap_check_signals(ap_wire *wire, double now, ap_error *error);
 
 /* Whether two processes are in the same call. The rank, the last member, differs. */
 static inline int ap_same_call(const ap_call_id *first, const ap_call_id *second) {

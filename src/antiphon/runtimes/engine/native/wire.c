@@ -68,10 +68,10 @@ void ap_wire_set_signals(ap_wire *wire, ap_python_signals *signals) { wire->sign
 
 /* Python runs signal handlers in its main thread, between two bytecodes: never while that thread waits in here. So a call that
  * waits for long asks Python to run them. */
-int ap_check_signals(ap_wire *wire, double time, ap_error *error) {
+int ap_check_signals(ap_wire *wire, double now, ap_error *error) {
     ap_python_signals *h = wire->signals;
-    if (!h || !h->in_main_thread || time < wire->signal_check_time + AP_QUIET) return AP_OK;
-    wire->signal_check_time = time;
+    if (!h || !h->in_main_thread || now < wire->signal_check_time + AP_QUIET) return AP_OK;
+    wire->signal_check_time = now;
     int state = h->ensure(), raised = h->check();
     if (raised) h->fetch(&h->raised[0], &h->raised[1], &h->raised[2]);
     h->release(state);
