@@ -311,3 +311,17 @@ def test_what_cannot_be_is_refused_by_name(name: str) -> None:
             Unsupported, match=r"needs about .* transfers; at most \d+; use (planner .*, or )?fewer ranks"
         ):
             only(name, many, Collective(kind, 20_000))
+
+
+@pytest.mark.parametrize("name", ["kring", "permrecmult"])
+def test_an_order_that_was_asked_for_is_in_the_plan(name: str) -> None:
+    """The members' own order, too: where places say otherwise, it is not the default."""
+    links = [(a, b, PORT) for a in range(4) for b in range(4) if a != b]
+    machine = build("crossed", 4, links, places=[f"host{rank % 2}/{rank}" for rank in range(4)])
+    wanted = Collective("allgather", 4)
+    by_places = only(name, machine, wanted, k=2)
+    as_asked = only(name, machine, wanted, k=2, order=range(4))
+    assert by_places.provenance["options"]["order"] == "0,2,1,3"
+    assert as_asked.provenance["options"]["order"] == "0,1,2,3"
+    again = only(name, machine, wanted, **as_asked.provenance["options"])
+    assert (again.src.tolist(), again.dst.tolist()) == (as_asked.src.tolist(), as_asked.dst.tolist())

@@ -76,11 +76,11 @@ def kring(
     # only chains are pipelined by default: in the other collectives rounds already keep links busy
     piece_count = pieces if pieces is not None else CHAIN_PIECES if is_chain else 1
     schedule = _plan_collective(collective, seating, sizes, overlap)
-    # a plan names every other order, even one that was chosen by places
+    # a plan names every order that was asked for, or that is not the members' own, even one chosen by places
     is_member_order = seating == list(collective.members)
     options = {
         "k": None if k is None else min(k, ranks), "groups": format_sizes(sizes) if k is None else None,
-        "overlap": overlap or None, "order": None if is_member_order else ",".join(map(str, seating)),
+        "overlap": overlap or None, "order": None if order is None and is_member_order else ",".join(map(str, seating)),
         "pieces": piece_count,
     }  # fmt: skip
     yield finish_schedule(schedule, request, "kring", options, piece_count, {"groups": format_sizes(sizes)})

@@ -90,12 +90,12 @@ def permrecmult(
     refuse_too_many_transfers("permrecmult", request, rows_needed(collective.kind, resolved, large))
     seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     schedule = _plan_collective(collective, seating, resolved, by, large)
-    # a plan names every other order, even the default one by hosts
+    # a plan names every order that was asked for, or that is not the members' own, even the default one by hosts
     is_member_order = seating == list(collective.members)
     options = {
         "k": None if radices is not None else resolve_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "by": None if by == "permute" else by, "large": large or None,
-        "order": None if is_member_order else ",".join(map(str, seating)), "pieces": pieces,
+        "order": None if order is None and is_member_order else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(resolved), "rounds": schedule.steps}
     finished = finish_schedule(schedule, request, "permrecmult", options, pieces, facts)

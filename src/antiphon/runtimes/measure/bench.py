@@ -211,9 +211,9 @@ def bench(
     with deciding_process(*_runtime_options(how), before=lambda: check_names(source, topology, planner)) as deciding:
         if not deciding:
             return None
-        span = parse_sizes(nbytes)  # the first must be the least, the last the greatest
+        span = parse_sizes(nbytes)
         plans = plans_of(
-            source, topology, nbytes=f"{span[0]}B:{span[-1]}B", planner=planner, options=options, root=root,
+            source, topology, nbytes=f"{min(span)}B:{max(span)}B", planner=planner, options=options, root=root,
             ranks=ranks, **{key: how[key] for key in ("model", "profile") if key in how},
         )  # fmt: skip
         return measure_plans(plans, nbytes, **how)
