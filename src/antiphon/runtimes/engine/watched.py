@@ -18,6 +18,7 @@ from antiphon.errors import Invalid
 
 # As in native/watch.c: rows and latest calls of a file; the state of a row whose names are written.
 _MAGIC, _ROWS, _CALLS, _READY = b"antiphon-watch1", 256, 1024, 2
+_WRITTEN = np.uint64(2**64 - 1)  # number of an entry that a thread is writing
 _ROW = np.dtype(  # a kind of calls. `scale`: log2 of the size class; `rank`: in the group
     [(name, "<u4") for name in ("state", "group", "ranks", "rank", "scale", "unused")]
     + [(name, "<u8") for name in ("calls", "nbytes", "nanoseconds")]
@@ -76,7 +77,8 @@ def read_process(path: Path) -> ProcessCalls | None:
             (before,), (content,), (after,) = (np.frombuffer(bytes(memory), _FILE) for _ in range(3))
         if content["magic"] == _MAGIC:
             numbers = content["moments"]["number"]
-            steady = (numbers > 0) & (numbers == before["moments"]["number"]) & (numbers == after["moments"]["number"])
+            steady = (numbers > 0) & (numbers != _WRITTEN)
+            steady &= (numbers == before["moments"]["number"]) & (numbers == after["moments"]["number"])
             facts = int(content["rank"]), float(content["began"]), content["table"].decode(errors="replace")
             return ProcessCalls(*facts, int(content["missed"]), content["rows"], content["moments"][steady])
     return None

@@ -1,7 +1,7 @@
 /* The file of a process that is watched (runtimes/engine/watched.py reads it): rows of counters, and a ring of the latest calls.
  * A row is for calls of one group, collective, size class (power of two) and schedule. Its n-th call is the same one at all
  * processes of the group, so a reader that has the files of a host, where clocks agree, sees who began last. It may look at any
- * time: `state` says that the names of a row are complete, and the number of an entry of the ring is 0 while it changes.
+ * time: `state` says that the names of a row are complete, and the number of an entry of the ring is WRITTEN while it changes.
  *
  * Threading: any thread, without locks. Ownership: the file is mapped until the process ends.
  */
@@ -24,6 +24,7 @@
  * layout. */
 enum { ROWS = 256, CALLS = 1024, NAME = 16, SCHEDULE = 64, TABLE = 1024 };
 enum { FREE = 0, CHANGING, READY }; /* states of a row */
+#define WRITTEN UINT64_MAX            /* number of an entry that a thread is writing */
 
 typedef struct {
     _Atomic uint32_t state;
@@ -99,7 +100,10 @@ void ap_watch_call(const ap_watched *about, uint64_t bytes, double seconds) {
     row->bytes = bytes;
     row->nanoseconds += (uint64_t)(1e9 * seconds);
     watch_moment *m = &f->moment[number % CALLS];
-    atomic_store_explicit(&m->number, 0, memory_order_relaxed);
+    /* Only one thread at a time writes an entry: else one that is held up until others have made CALLS calls would mix its call
+     * with a later one. The entry then lacks the call that came second; the counters have both. */
+    uint64_t before = atomic_load_explicit(&m->number, memory_order_relaxed);
+    if (before == WRITTEN || before > number || !atomic_compare_exchange_strong(&m->number, &before, WRITTEN)) return;
     atomic_thread_fence(memory_order_release);
     m->call = call, m->row = (uint64_t)(row - f->row), m->began = ended - seconds, m->ended = ended;
     atomic_store_explicit(&m->number, number + 1, memory_order_release);
