@@ -21,11 +21,11 @@ from antiphon.core.columns import (
     Floats,
     Ints,
     Longs,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
-    run_starts,  # whether an element begins a run of equal values
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    concat_ranges,
+    order_of,
+    pack_columns,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported

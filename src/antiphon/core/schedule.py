@@ -33,12 +33,12 @@ from antiphon.core.columns import (
     column,
     distinct_pairs,
     is_ascending,
-    number_rows,  # the number of every row of these columns among the distinct rows, which ascend
+    number_rows,
     octet_column,
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
-    run_starts,  # whether an element begins a run of equal values
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    order_of,
+    pack_columns,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
@@ -353,7 +353,7 @@ class Schedule:
             starts_run[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
             _, _, _, joint_number = self._joined
-            # the rows of a joint (numbers from 1) are one message whatever their ends; another joint begins another
+            # all rows of a joint (numbers from 1) are one message, also with different ends; each joint is a message
             same_joint = joint_number[1:] == joint_number[:-1]
             starts_run[1:] = (starts_run[1:] | ~same_joint) & ~(same_joint & (joint_number[1:] > 0))
         return starts_run

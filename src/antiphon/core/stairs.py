@@ -25,8 +25,8 @@ from antiphon.core.columns import (
     TABLE_PER_ROW,
     Longs,
     distinct,
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    run_starts,  # whether an element begins a run of equal values
+    order_of,
+    run_starts,
     sums_by_group,
 )
 

@@ -62,7 +62,7 @@ def run_here(
             yield job, Sent(message)
         if interrupts:
             raise interrupts[0]
-        # whatever a job returns after the end of its budget, it counts as stopped, as in a process
+        # a job that returns after the end of its budget counts as stopped, as in a process
         overrun = seconds is not None and time.process_time() - begin >= seconds
         yield job, Ended(stopped_error(seconds) if overrun and not isinstance(result, Stopped) else result)
 

@@ -28,12 +28,12 @@ from antiphon.core.collective import Collective, Relation
 from antiphon.core.columns import (
     SAFE_INT64,
     Longs,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
+    concat_ranges,
     distinct,
-    pair_keys,  # (high, low): a key per row that sorts like the pairs
-    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
-    run_starts,  # whether an element begins a run of equal values
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    pair_keys,
+    pointers,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.transform.staging import Spans
 from antiphon.errors import Invalid, Unsupported, list_first

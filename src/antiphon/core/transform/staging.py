@@ -27,11 +27,11 @@ from antiphon.core.columns import (
     Ints,
     Longs,
     as_int32,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
+    concat_ranges,
     distinct,
     freeze,
-    number_rows,  # the number of every row of these columns among the distinct rows, which ascend
-    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
+    number_rows,
+    pointers,
 )
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import Routes

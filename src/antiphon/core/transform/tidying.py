@@ -25,11 +25,11 @@ import numpy as np
 from antiphon.core.columns import (
     Bools,
     Longs,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
-    run_starts,  # whether an element begins a run of equal values
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    concat_ranges,
+    order_of,
+    pointers,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.schedule import COPY, REDUCE, Schedule

@@ -32,12 +32,12 @@ from antiphon.core.columns import (
     Bools,
     Ints,
     Longs,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
+    concat_ranges,
     distinct,
-    pair_keys,  # (high, low): a key per row that sorts like the pairs
-    run_starts,  # whether an element begins a run of equal values
+    pair_keys,
+    run_starts,
     split_keys,
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    unique_inverse,
 )
 from antiphon.core.routes import Resolved
 from antiphon.core.topology import Topology

@@ -16,9 +16,9 @@ import numpy as np
 from antiphon.core.columns import (
     Longs,
     distinct,
-    number_rows,  # the number of every row of these columns among the distinct rows, which ascend
-    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
-    run_starts,  # whether an element begins a run of equal values
+    number_rows,
+    pointers,
+    run_starts,
 )
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import Resolved

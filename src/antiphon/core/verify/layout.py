@@ -29,12 +29,12 @@ from antiphon.core.columns import (
     Bools,
     Ints,
     Longs,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
+    concat_ranges,
     distinct,
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
-    run_starts,  # whether an element begins a run of equal values
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    order_of,
+    pointers,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.schedule import REDUCE, Schedule
 

@@ -25,11 +25,11 @@ from antiphon.core.columns import (
     AnyInts,
     Bools,
     Longs,
-    concat_ranges,  # (first, count): count[0] numbers from first[0] on, then count[1] from first[1] on, and so on
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    run_starts,  # whether an element begins a run of equal values
+    concat_ranges,
+    order_of,
+    run_starts,
     set_bits,
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    unique_inverse,
     word_count,
 )
 from antiphon.core.verify.layout import ChunkRows

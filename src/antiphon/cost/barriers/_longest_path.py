@@ -23,9 +23,9 @@ import numpy as np
 from antiphon.core.columns import (
     Floats,
     Longs,
-    index_in_run,  # the index of every element in its run of equal values
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    pointers,  # (owner, owners): of ascending owners, where the rows of each begin, as CSR offsets
+    index_in_run,
+    order_of,
+    pointers,
 )
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages import Messages, Paths, messages, paths, resource_name

@@ -31,9 +31,9 @@ from antiphon.core.columns import (
     Floats,
     Longs,
     distinct,
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    run_starts,  # whether an element begins a run of equal values
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    order_of,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.messages import Messages
 from antiphon.core.stairs import upper_envelope

@@ -22,7 +22,7 @@ from antiphon.core.columns import (
     Floats,
     Longs,
     distinct,
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    unique_inverse,
 )
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of

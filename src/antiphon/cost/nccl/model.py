@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from antiphon.core.columns import (
     Longs,
     distinct,
-    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
-    unique_inverse,  # (keys, bound): the distinct keys, ascending, and the index of every key among them
+    pack_columns,
+    unique_inverse,
 )
 from antiphon.core.loads import loads
 from antiphon.core.schedule import Schedule

@@ -28,10 +28,10 @@ from antiphon.core.columns import (
     Ints,
     Longs,
     as_int32,
-    index_in_run,  # the index of every element in its run of equal values
-    order_of,  # (keys, bound): the stable order by these keys, all below the bound
-    pack_columns,  # (column, bound), ...: a number per row that sorts like the rows, and a bound of these
-    run_starts,  # whether an element begins a run of equal values
+    index_in_run,
+    order_of,
+    pack_columns,
+    run_starts,
 )
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of

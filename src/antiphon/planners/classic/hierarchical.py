@@ -149,7 +149,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         block_spans = fractions  # a block per member
     elif groups.is_even():
         block_spans = fractions.grouped(as_one)
-    else:  # every outermost group, of whatever size, holds an equal fraction of the only block
+    else:  # every outermost group, large or small, holds an equal fraction of the only block
         block_spans = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
         exchange_spans = Spans.side_by_side(np.full(len(groups.subgroups), units))
     allgathers = _chain_exchanges(list_exchanges(groups, exchange_spans), seats, direction)

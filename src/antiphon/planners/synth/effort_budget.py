@@ -62,7 +62,7 @@ class EffortBudget:
         if cpu_clock() >= self.until:
             raise TimedOut(BUDGET_SPENT)
         if self.effort is not None and self.spent >= self.effort:
-            self.spent = self.effort  # never above the limit, whatever the last price was
+            self.spent = self.effort  # never above the limit, even if the last price exceeds it
             raise EffortSpent(EFFORT_SPENT)
 
     def left(self) -> int | None:
