@@ -207,10 +207,15 @@ def effort_of_planner(name: str, entry: Entry[PlannerCapabilities]) -> float:
     return float(effort)
 
 
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters; remembered, as a tuner calls the same model for thousands of schedules."""
+    return tuple(inspect.signature(function).parameters.values())
+
+
 def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters by name."""
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {p.name: p for p in _parameters(function) if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 @cache
@@ -229,7 +234,7 @@ def refuse_unknown_options(
     kind: str, name: str, function: Callable[..., Any], options: Iterable[str], set_by_caller: Container[str] = ()
 ) -> None:
     """Raise Invalid if the function lacks one of these options. A function that takes **options accepts any."""
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values()):
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in _parameters(function)):
         return
     available = [key for key in keyword_parameters(function) if key not in set_by_caller]
     for key in options:

@@ -240,7 +240,7 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
             for references, key, traffic in _traffic_cache.entries
             if _entry_count(traffic) <= MAX_CACHED_ENTRIES
         ]
-        unpipelined = replace(schedule, pieces=1) if uniform else schedule
+        unpipelined = replace(schedule, pieces=1) if uniform and schedule.pieces != 1 else schedule
         cached = _compute_traffic(unpipelined, topology, resolve_routes(schedule, topology))
         if _entry_count(cached) <= MAX_LAST_ENTRIES:
             _traffic_cache.put(rows, structure, cached)

@@ -169,6 +169,8 @@ def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
     """
     if depth > MAX_NESTING:
         return None, f"nested deeper than {MAX_NESTING} levels"
+    if item is None or type(item) in (bool, int, str):  # most items; a test for Mapping takes longer
+        return None
     if isinstance(item, Mapping):
         for key, inner in item.items():
             if not isinstance(key, str):
@@ -184,6 +186,6 @@ def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
     elif isinstance(item, float):
         if not math.isfinite(item):
             return "", f"{item} is not a finite number"
-    elif item is not None and type(item) not in (bool, int, str):
+    else:
         return "", f"{quote(item)} is not a plain JSON value"
     return None

@@ -228,10 +228,13 @@ def shipped_profiles() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in SHIPPED.glob("*.json")))
 
 
+_UNCHANGED = Profile()  # leaves every topology as it is
+
+
 def as_profile(profile: Profile | str | os.PathLike[str] | None) -> Profile:
     """Return the profile for a Profile, a file, the name of a shipped profile, or None (the topology as it is)."""
     if profile is None:
-        return Profile()
+        return _UNCHANGED
     if isinstance(profile, Profile):
         return profile
     if not isinstance(profile, str | os.PathLike):
