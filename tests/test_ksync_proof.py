@@ -194,7 +194,7 @@ def test_proof_of_something_else() -> None:
     "change",
     [
         {"proof": "*"}, {"proof": None}, {"proof": 3}, {"steps": "4"}, {"steps": 4.0}, {"ordered": 1}, {"split": 3},
-        {"split": [1, 1.5]}, {"parts": True}, "parts", "steps", "rounds", "split", "ordered", "proof",
+        {"split": [1, 1.5]}, {"parts": True}, {"shared": 1}, "parts", "steps", "rounds", "split", "ordered", "proof",
     ],
 )  # fmt: skip
 def test_unreadable_json(change: dict[str, object] | str) -> None:
@@ -203,6 +203,11 @@ def test_unreadable_json(change: dict[str, object] | str) -> None:
     told = {**told, **change} if isinstance(change, dict) else {k: v for k, v in told.items() if k != change}
     with pytest.raises(Invalid, match="cannot be read"):
         Refutation.of_json(told)
+
+
+def test_what_is_said_not_to_be_shared_is_not() -> None:
+    told = proved(8, 6, True)
+    assert Refutation.of_json({**told.as_json(), "shared": False}).question == told.question
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,14 @@ def test_boxes_stand_below_their_fabric_and_on_both_sides_of_it() -> None:
     assert upper < y["leaf0"] < y["pod0"] < y["core0"] < y["pod2"] < y["leaf4"] < lower
 
 
+def test_only_ranks_with_equal_links_of_every_kind_are_folded() -> None:
+    """Ranks 0 and 1 have equal links; 2 and 3 have the same slow link, but a faster second one."""
+    slow, fast, faster = (LinkType(kind, rate, 1e-6) for kind, rate in (("b", 10**9), ("a", 10**10), ("a", 10**11)))
+    pairs = [(rank, 4, kind) for rank in range(4) for kind in (slow, fast if rank < 2 else faster)]
+    machine = build("mixed", 4, [link for a, b, kind in pairs for link in ((a, b, kind), (b, a, kind))], switches=1)
+    assert [node.ranks for node in fold_nodes(graph_of(machine), 3).nodes] == [(0, 1), (2, 3), ()]
+
+
 @pytest.mark.slow
 def test_large_machines_are_folded_and_larger_ones_refused() -> None:
     graph, _ = drawn("sym384")

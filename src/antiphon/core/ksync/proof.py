@@ -76,10 +76,11 @@ class Refutation:
         try:
             parts, steps, rounds, split = (value[key] for key in ("parts", "steps", "rounds", "split"))
             numbers = [parts, steps, rounds, *(split if split is not None else [])]
-            if any(type(x) is not int for x in numbers) or type(value["ordered"]) is not bool:
-                raise TypeError("a number is expected")
+            flags = ordered, shared = value["ordered"], value.get("shared", False)
+            if any(type(x) is not int for x in numbers) or any(type(flag) is not bool for flag in flags):
+                raise TypeError("a number, or true or false, is expected")
             split = None if split is None else tuple(split)
-            question = Question(parts, steps, rounds, split, ordered=value["ordered"], shared="shared" in value)
+            question = Question(parts, steps, rounds, split, ordered=ordered, shared=shared)
             return Refutation(question, base64.b64decode(value["proof"], validate=True))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise Invalid(f"certificate: a refutation in it cannot be read ({error!r}); plan anew") from None

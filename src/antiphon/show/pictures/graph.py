@@ -194,13 +194,15 @@ def _leaf_names(graph: DrawnGraph) -> list[str]:
 
     "" for all other nodes.
     """
-    speed = {}  # by pair of nodes; of several kinds of links between them, the last one decides
+    links_between = defaultdict(list)  # by pair of nodes: kind and speeds, from the first node to the second and back
     for edge in graph.edges:
-        speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.forward, edge.backward)
+        links_between[edge.a, edge.b].append((edge.kind, edge.forward, edge.backward))
+        links_between[edge.b, edge.a].append((edge.kind, edge.backward, edge.forward))
     names = []
     for number, node in enumerate(graph.nodes):
         is_leaf = node.shape == RANK and len(graph.neighbours[number]) == 1
-        names.append(f"{graph.neighbours[number][0]} {speed[number, graph.neighbours[number][0]]}" if is_leaf else "")
+        switch = graph.neighbours[number][0] if is_leaf else -1
+        names.append(f"{switch} {sorted(links_between[number, switch])}" if is_leaf else "")
     return names
 
 
