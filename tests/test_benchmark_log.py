@@ -74,6 +74,8 @@ def stripped(text: str) -> str:
         "".join(f"[0] {line.replace('-1 ', '-1[0] ')}\n" for line in LOG.splitlines()),
         "".join(f" 0: {line}\n" for line in LOG.splitlines()),
         "".join(f"2026-11-02T10:11:12.123Z {line}\n" for line in LOG.splitlines()),
+        "".join(f"2026-11-02T10:11:12.123Z stdout F {line}\n" for line in LOG.splitlines()),
+        "".join(json.dumps({"log": f"{line}\n", "stream": "stdout"}) + "\n" for line in LOG.splitlines()),
         "".join(f"> | {line} |\n" for line in LOG.splitlines()),
         re.sub(r"(?<=\S) +", "\t", LOG),
         HEAD + re.sub(r"(?<=\S) +", ",", table()) + FOOT,
