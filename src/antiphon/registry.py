@@ -34,18 +34,21 @@ class PlannerCapabilities:
     collectives: tuple[str, ...]  # names of collectives, "custom" among them
     topologies: str = "any"  # which machines, as a phrase for listings and errors
     sweep: tuple[Mapping[str, Any], ...] = ({},)  # option sets that `tune` tries, the defaults ({}) first
-    effort: float = 10.0  # CPU time on many ranks; 1.0: that of a schedule with one transfer per pair of ranks
+    effort: float = 10.0  # CPU time to plan and verify on many ranks; 1.0: as if for one transfer per pair of ranks
     tuned: bool | tuple[str, ...] = True  # whether, or for which collectives, `tune` uses it without being asked
     tuned_from: int = 1  # ranks; on smaller machines `tune` uses it only by name
-    tuned_joined: bool = True  # False: where links or switches join every two ranks, `tune` uses it only by name
+    # False: where every two ranks are joined (by a link, or by switches alone), `tune` uses it only by name
+    tuned_joined: bool = True
     sizes: bool = False  # plans differ by message size, so `tune` requests several sizes
     timed: bool = False  # its steps only order sends, so `tune` uses it only under models without barriers
     in_switches: bool = False  # all its schedules let switches multicast or reduce: only for machines that can
-    joined: bool = False  # links or switches must connect all ranks
+    joined: bool = False  # every two members must be joined: by a link, or by switches alone
     most: Mapping[str, int] = field(default_factory=dict)  # maximum number of ranks, by collective
     composes: bool = False  # it combines plans of other planners, and is not itself used for groups
     costly: bool = False  # too slow to be used for groups unless named
-    ordered: bool = False  # plans `ordered` collectives; of other planners only the schedules that keep the order count
+    # plans an ordered collective (`Collective.ordered`: contributions are combined in the order of their ids); of other
+    # planners only the schedules that keep the order anyway count
+    ordered: bool = False
     process: bool = False  # `tune` must run it in its own process, because it stays in C code, where no signal stops it
 
 

@@ -168,7 +168,7 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
         number = exact(value, label)
     if number <= 0:
         raise Invalid(f"{label}: must be greater than 0, got {quote(value)}")
-    # the denominator, too, must fit 64 bits
+    # the value and its denominator each fit an int64, with room for the sum of two
     if not Fraction(1, 10**15) < number < 10**18 or number.denominator >= 2**62:
         raise Invalid(f"{label}: {quote(value)} is out of range (10^-15 to 10^18 bytes per second)")
     return number
@@ -237,7 +237,7 @@ def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
     '0-3,6'
     """
     high_of: dict[int, int] = {}  # of each range by its first rank
-    low = high = -2  # before rank 0, which is not the next one
+    low = high = -2  # not -1, of which rank 0 would be the next
     for rank in ranks:
         low, high = low if rank == high + 1 else rank, rank
         high_of[low] = high
@@ -262,8 +262,9 @@ def format_size(nbytes: int, family: str = "") -> str:
         quotient, rest = divmod(nbytes, scale)
         if ("i" in unit) == (family == BINARY) and rest == 0:
             return f"{quotient}{unit}"
-        three_digits_suffice = nbytes % 1000 == 0 and rest * 1000 % scale == 0
-        if "i" not in unit and family == DECIMAL and 0 < quotient < 1000 and three_digits_suffice:
+        is_decimal = family == DECIMAL and "i" not in unit and nbytes % 1000 == 0  # 1500 stays 1500B
+        three_digits_suffice = rest * 1000 % scale == 0
+        if is_decimal and 0 < quotient < 1000 and three_digits_suffice:
             return f"{quotient}.{rest * 1000 // scale:03}".rstrip("0") + unit
     exact_texts = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
     return min(exact_texts, key=len, default=f"{nbytes}B")
@@ -278,7 +279,8 @@ def size_family(sizes: Iterable[int]) -> str:
 def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, str]:
     """Write the two ends of a range from `start` to below `stop` (None: no end).
 
-    One byte more than a round size is ">4MB" as the start, and "4MB" as the end.
+    One byte more than a round size is ">4MB" as the start, and "4MB" as the end, as the range has calls of 4 MB. The
+    round size itself is "4MB" at either end; as the end it is the start of the next range.
     """
     texts = [format_size(end, family) if end is not None else "-" for end in (start, stop)]
     for i, end in enumerate((start, stop)):

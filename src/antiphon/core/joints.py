@@ -140,7 +140,8 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
         return nothing
     returns_own = np.array([topology.ability(node).own for node in range(topology.nodes)])
     crossings = []
-    for kind in (MULTICAST, REDUCTION):  # THROUGH adds none: ranks that are both ends are in its tree
+    # THROUGH adds none: a rank that is both source and destination loads its links in both directions by its rows
+    for kind in (MULTICAST, REDUCTION):
         joint = np.flatnonzero(joints.kind == kind)
         joint = joint[resolved.route[joints.first[joint]] >= 0]
         # The first row stands for its joint: all begin at the only source (multicast), or end at the only destination.

@@ -24,7 +24,9 @@ from antiphon.errors import Invalid, quote
 MAX_NAMED = 4  # planners in the representation of a plan
 MAX_NESTING = 32  # levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
-LIBRARY = "library"  # that of the program, such as its MPI: timed here as faster (not timed if "measured" is false)
+# The library that programs use anyway, such as their MPI. It was faster when measured on this machine; with the claim
+# "measured" false, it was not measured at these sizes.
+LIBRARY = "library"
 GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted to be faster on GPUs; MPI and gloo use the schedule all the same
 
 

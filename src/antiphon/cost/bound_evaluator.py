@@ -68,8 +68,8 @@ class BoundEvaluator:
         """Return the bound under models with barriers between steps (alpha-beta). `unaided`: switches only forward."""
         machine, rate = self._machine_and_rate(profile, unaided)
         evidence = self.unaided_evidence if unaided else self.evidence
-        quickest = quickest_need(machine, self.needs, self.bound.latency_witness)
-        return bound_by_size(machine, self.collective, quickest, rate, evidence).seconds
+        slowest_need = quickest_need(machine, self.needs, self.bound.latency_witness)
+        return bound_by_size(machine, self.collective, slowest_need, rate, evidence).seconds
 
     def without_barriers(self, profile: Profile, *, unaided: bool = False, add_latency: bool = False) -> SecondsBySize:
         """Return the bound under models in which messages wait only for their data and their links.
@@ -92,5 +92,6 @@ class BoundEvaluator:
 
     def _latency(self, machine: Topology) -> float:
         """Return the bound by latencies alone: seconds until the last rank can have what it needs."""
-        longest = quickest_need(machine, self.needs, self.bound.latency_witness)
-        return longest.seconds if longest is not None else 0.0
+        # of all needs, each met by its quickest path, the one that takes longest
+        slowest_need = quickest_need(machine, self.needs, self.bound.latency_witness)
+        return slowest_need.seconds if slowest_need is not None else 0.0

@@ -174,9 +174,11 @@ class Barriers:
         # In each run, of the messages begun so far on its busiest link, the one that ends last is still being sent.
         # With the resource in front, the running maximum begins anew with each resource.
         end_key = resource[order] * bound + end[order]
-        is_latest = end_key == np.maximum.accumulate(end_key)
-        latest = np.maximum.accumulate(np.where(is_latest, np.arange(len(end_key)), 0))
-        use = latest[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
+        is_record = end_key == np.maximum.accumulate(end_key)  # no use of its resource that begins before it ends later
+        # by position among the sorted uses: the position of the latest record, which is the use to end last so far
+        last_to_end = np.maximum.accumulate(np.where(is_record, np.arange(len(end_key)), 0))
+        last_begun = np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1
+        use = last_to_end[last_begun]
         columns = (line.begin[runs], routing.messages.src[message[use]], routing.messages.dst[message[use]])
         return list(zip(*(c.tolist() for c in columns), strict=True))
 

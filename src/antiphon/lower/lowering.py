@@ -245,8 +245,8 @@ def _add_transfers(
     """Add sends, receives, copies and folds; return writers and readers. O(n log n).
 
     After the first step a rank's own data are sent from their copy in the output, next to the data that have arrived.
-    moves.py has the fields of `movement` and `folding`; `values.order.read` and `.write` are the versions that a row
-    reads and writes, `values.row` the row that brings an operand (-1: none).
+    moves.py has the fields of `movement` and `folding`; `values.version_table` has the versions that a row reads and
+    writes, `values.row` the row that brings an operand (-1: none).
 
     Of `core.example.star` operations 0 to 3 receive, 4 to 7 send, 8 folds. Row 0 is received by operation 1. Version 1,
     the sum, is made by the fold, which reads version 0; operations 6 and 7 send it.
@@ -262,7 +262,7 @@ def _add_transfers(
     [(2, 5), (4, 4), (1, 6), (1, 7), (0, 8)]
     """
     schedule, line, values = prepared.schedule, prepared.line, prepared.values
-    read, write = values.order.read.astype(np.int64), values.order.write.astype(np.int64)
+    read, write = values.version_table.read.astype(np.int64), values.version_table.write.astype(np.int64)
     # Bases: places in users' buffers have the first numbers, stretches of scratch those behind them.
     target = np.where(movement.stretch >= 0, len(prepared.places) + movement.stretch, movement.base[write])
     source = movement.base[read]
@@ -281,7 +281,7 @@ def _add_transfers(
         table.part(arrives[rows], line.begin[chunk], line.end[chunk], base[rows])
     # A version is written by the fold of its group, or directly by the operation that brings its only row.
     fold_of = _add_folds(prepared, movement, folding, table)
-    writer = np.full(len(values.order), -1, np.int64)
+    writer = np.full(len(values.version_table), -1, np.int64)
     group = values.group[write]
     writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
     # Rows without a reader so far reduce inside a rank: their fold reads the operand at its place.
@@ -358,8 +358,8 @@ def _add_folds(prepared: Prepared, movement: DataMoves, folding: Folds, table: O
     """
     line, values = prepared.line, prepared.values
     version, last = values.version[folding.head], values.version[folding.tail]  # of each fold's first and last chunk
-    chunk, end = values.order.chunk[version], values.order.chunk[last]
-    rank = values.order.rank[version]
+    chunk, end = values.version_table.chunk[version], values.version_table.chunk[last]
+    rank = values.version_table.rank[version]
     number = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * values.moment[version] + 1, chunk)
     table.part(number, line.begin[chunk], line.end[end], movement.base[version])
     fold = np.repeat(np.arange(len(number)), folding.count)  # per operand its fold
@@ -402,10 +402,10 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     >>> copies.place.tolist(), copies.operation.tolist()
     ([1, -1, -1, -1, -1, 3], [0, -1, -1, -1, -1, 1])
     """
-    outputs, line, order = prepared.analysis.outputs, prepared.line, prepared.values.order
+    outputs, line, versions = prepared.analysis.outputs, prepared.line, prepared.values.version_table
     entry = find_positions(prepared.analysis.inputs.cell, outputs.cell)
     # Outputs whose last version is the initial one, or that have no version (-1): no row writes them.
-    is_unwritten = (prepared.last < 0) | order.initial[prepared.last] if len(order) else prepared.last < 0
+    is_unwritten = (prepared.last < 0) | versions.initial[prepared.last] if len(versions) else prepared.last < 0
     rows = np.flatnonzero(is_unwritten & (entry >= 0))
     # In place the input is already where the output is.
     rows = rows[prepared.places.inputs[entry[rows]] != prepared.places.outputs[rows]]
@@ -417,7 +417,7 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     number = table.add(FOLD, rank[starts], rank[starts], 1, time, chunk[starts])
     for base in (target, source):
         table.part(number, line.begin[chunk[starts]], line.end[chunk[last]], base[starts])
-    copies = _InputCopies(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
+    copies = _InputCopies(np.full(len(versions), -1, np.int64), np.full(len(versions), -1, np.int64))
     has_version = prepared.last[rows] >= 0
     # Rows that read such a version later may read the copy instead.
     copies.place[prepared.last[rows[has_version]]] = target[has_version]
@@ -447,15 +447,15 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     rows = np.flatnonzero(prepared.delayed)
     if not len(rows):
         return
-    line, order, collective = prepared.line, prepared.values.order, prepared.schedule.collective
+    line, versions, collective = prepared.line, prepared.values.version_table, prepared.schedule.collective
     outputs, members = prepared.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([pieces for _, _, _, pieces, _, _ in table.columns])
     # Readers of the initial content of places that are overwritten.
-    old = order.initial[accesses.read]
+    old = versions.initial[accesses.read]
     version, reader = accesses.read[old], accesses.reader[old]
     # A place is rank * members + the member at the other end. The block that sender i has for receiver j is
     # j * members + i: inputs lie by receiver (//), outputs by sender (%).
-    read_place = order.rank[version] * members + prepared.schedule.chunks.block[order.chunk[version]] // members
+    read_place = versions.rank[version] * members + prepared.schedule.chunks.block[versions.chunk[version]] // members
     end_place = outputs.rank[rows] * members + prepared.schedule.chunks.block[outputs.chunk[rows]] % members
     is_replaced = np.zeros(collective.ranks * members, bool)
     is_replaced[end_place] = True
@@ -522,7 +522,7 @@ def _order_stretches(
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
     # Pairs (stretch, operation that uses it): the fold that takes a waiting row, and every reader of a version there.
     waiting_rows = np.flatnonzero(movement.waiting)
-    folder = accesses.writer[prepared.values.order.write[waiting_rows]]
+    folder = accesses.writer[prepared.values.version_table.write[waiting_rows]]
     inside = movement.base[accesses.read] >= len(prepared.places)
     stretch = np.concatenate(
         [movement.stretch[waiting_rows], movement.base[accesses.read[inside]] - len(prepared.places)]

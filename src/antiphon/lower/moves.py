@@ -191,8 +191,7 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     ([1, 0, 2, 3], [0, 1, 2, 3])
     """
     schedule, values = prepared.schedule, prepared.values
-    order = values.order
-    read, write = order.read.astype(np.int64), order.write.astype(np.int64)
+    read, write = values.version_table.read.astype(np.int64), values.version_table.write.astype(np.int64)
     group = values.group[write]
     # A fold makes versions of several operands, and versions that may not come straight to their place because the old
     # version there (its number is one less) is read in the same step.
@@ -308,7 +307,7 @@ def folds(prepared: Prepared, movement: DataMoves) -> Folds:
     base[is_waiting] = len(prepared.places) + movement.stretch[values.row[is_waiting]]
     groups = np.flatnonzero(movement.folded)
     version = values.version[groups]
-    chunk, rank = values.order.chunk[version], values.order.rank[version]
+    chunk, rank = values.version_table.chunk[version], values.version_table.rank[version]
     count = values.count[groups]
     count_bound = int(count.max(initial=0)) + 1
     # Only folds of one rank, moment and number of operands can be joined.

@@ -133,9 +133,9 @@ class BufferPlaces:
 class Values:
     """Versions and their places. A *group* is all writes of one version, with the operands that these combine."""
 
-    # all versions by cell, in order of time: version v - 1 of the same cell is the one before v. `order.read` and
-    # `order.write`: per row of the schedule the version that it reads, and the one that it writes
-    order: Versions
+    # All versions by cell, in order of time: version v - 1 of the same cell is the one before v. `.read` and `.write`:
+    # per row of the schedule the version that it reads, and the one that it writes.
+    version_table: Versions
     moment: Longs  # per version: the number of its step among the steps in use, -1 for an initial version
     group: Longs  # per version: its group, -1 for an initial version
     place: Longs  # per version: its place in a user's buffer, -1: in scratch
@@ -179,7 +179,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     >>> values.owner.tolist(), values.operand.tolist(), values.row.tolist()
     ([0, 0, 0, 1, 2], [0, 2, 4, 1, 1], [-1, 0, 1, 2, 3])
     """
-    analysis, order, line = analyse(schedule), versions(schedule), DataLine.of(schedule)
+    analysis, version_table, line = analyse(schedule), versions(schedule), DataLine.of(schedule)
     ends = analysis.inputs, analysis.outputs
     places = BufferPlaces.of(schedule, line, ends, in_place)
     steps, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
@@ -191,10 +191,9 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     # an output at the same rank) stays where it is.
     if in_place and schedule.collective.kind == "alltoall":
         delayed = find_positions(input_keys, output_keys) < 0
-    values = _place_values(schedule, analysis, order, steps, keys, places, delayed)
-    return Prepared(
-        schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(output_keys), delayed
-    )  # fmt: skip
+    values = _place_values(schedule, analysis, version_table, steps, keys, places, delayed)
+    last = version_table.last_of(output_keys)
+    return Prepared(schedule, in_place, line, places, analysis, values, time, len(steps), last, delayed)
 
 
 def find_positions(available_keys: Longs, keys: Longs) -> Longs:
@@ -215,7 +214,7 @@ def find_positions(available_keys: Longs, keys: Longs) -> Longs:
 def _place_values(
     schedule: Schedule,
     analysis: Analysis,
-    order: Versions,
+    version_table: Versions,
     steps: Longs,
     keys: list[Longs],
     places: BufferPlaces,
@@ -232,30 +231,30 @@ def _place_values(
     row, owner = analysis.row[operand_rows], np.repeat(np.arange(groups), analysis.count)
     is_transfer = row >= 0
     version = np.zeros(groups, np.int64)
-    version[owner[is_transfer]] = order.write[row[is_transfer]]
+    version[owner[is_transfer]] = version_table.write[row[is_transfer]]
     # The cell's own value is the version before the one that is written.
-    operand = np.where(is_transfer, order.read[row], version[owner] - 1) if len(row) else row
-    group = np.full(len(order), -1, np.int64)
+    operand = np.where(is_transfer, version_table.read[row], version[owner] - 1) if len(row) else row
+    group = np.full(len(version_table), -1, np.int64)
     group[version] = np.arange(groups)
     # Initial versions lie in the input, versions of a cell that is an output in the output.
-    place = np.full(len(order), -1, np.int64)
-    initial = np.flatnonzero(order.initial)
+    place = np.full(len(version_table), -1, np.int64)
+    initial = np.flatnonzero(version_table.initial)
     input_keys, output_keys = keys
-    input_number = find_positions(input_keys, order.cell[initial])
+    input_number = find_positions(input_keys, version_table.cell[initial])
     place[initial] = np.where(input_number >= 0, places.inputs[input_number] if len(places.inputs) else -1, -1)
-    written = np.flatnonzero(~order.initial)
-    output_number = find_positions(output_keys, order.cell[written])
+    written = np.flatnonzero(~version_table.initial)
+    output_number = find_positions(output_keys, version_table.cell[written])
     is_output = (output_number >= 0) & ~delayed[output_number] if len(delayed) else np.zeros(len(output_number), bool)
     place[written] = np.where(is_output, places.outputs[output_number] if len(places.outputs) else -1, -1)
     # A version is followed by the next one of its cell, unless it is final.
-    is_overwritten = np.zeros(len(order), bool)
-    is_overwritten[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
-    next_step = np.append(order.step[1:], -1)
-    is_read_at_overwrite = np.zeros(len(order), bool)
-    is_read_at_overwrite[order.read[~order.final[order.read] & (next_step[order.read] == schedule.step)]] = True
-    moment = np.where(order.step < 0, -1, np.searchsorted(steps, order.step))
+    is_overwritten = np.zeros(len(version_table), bool)
+    is_overwritten[:-1] = ~version_table.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
+    next_step = np.append(version_table.step[1:], -1)
+    is_read_at_overwrite, read = np.zeros(len(version_table), bool), version_table.read
+    is_read_at_overwrite[read[~version_table.final[read] & (next_step[read] == schedule.step)]] = True
+    moment = np.where(version_table.step < 0, -1, np.searchsorted(steps, version_table.step))
     first = np.cumsum(analysis.count) - analysis.count
     return Values(
-        order, moment, group, place, is_overwritten, is_read_at_overwrite, version, analysis.count, first, operand, row,
-        owner,
+        version_table, moment, group, place, is_overwritten, is_read_at_overwrite, version, analysis.count, first,
+        operand, row, owner,
     )  # fmt: skip

@@ -373,9 +373,9 @@ class Ledger:
     ) -> Tuning:  # fmt: skip
         """Return the result.
 
-        `span`: the least and the greatest size requested. `losses`, `damage`: what a degraded machine has lost
-        (limits.py). `complete`: False if the tuning was interrupted. `sweep`: values of planner options to try
-        (sweep.py).
+        `span`: the least and the greatest size requested. `losses`, `damage`: what a degraded machine has lost, by
+        collectives and by links (limits.py). `complete`: False if the tuning was interrupted. `sweep`: values of
+        planner options to try (sweep.py).
         """
         context = self.context
         if self.may_drop:

@@ -38,7 +38,7 @@ BASELINES: Mapping[str, Groups] = {
     **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
 }
 # Algorithms that libraries use. Many are equally fast by a model on a machine whose links are all equal, so `tune --on`
-# measures the best of each.
+# measures, for each of these planners, the schedule that the model predicts to be its fastest at a size.
 CLASSICS = (
     "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
     "double-binary-tree", "colocated-ps",

@@ -7,15 +7,16 @@ sizes) passes these steps:
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
     3. if that is still far from the bound: an allreduce of the intact machine that fills its links sooner
-       (`_repaired_rooted`) is repaired, too; on over `CHEAP_RANKS` ranks instead, if the old one was slow
+       (`_repaired_rooted`) is repaired, too. On more than `CHEAP_RANKS` ranks only one of the two is repaired: the old
+       schedule, or that allreduce if the old one was slow on the intact machine or has chunks along no trees
     4. if chunks move along no trees, or all candidates are far from the bound, the planner of the old schedule also
        plans anew, then those that work on any machine, until the rate of one is near the bound's. The fastest is kept,
        or a repaired one that is nearly as fast
 
 Far from the bound (`_is_enough` is False) is a schedule whose latency is at most half of its time, if planning anew
-could gain much. On up to `CHEAP_RANKS` ranks: the bound's rate is over `REPLAN_ABOVE` times the schedule's, or the time
-over `REPLAN_SLOWER` times the bound's. On more ranks: the bound's rate over the schedule's is `REPLAN_ABOVE` times
-greater than it was for the old schedule on the intact machine.
+could gain much. On up to `CHEAP_RANKS` ranks: the bound's rate is more than `REPLAN_ABOVE` times the schedule's, or the
+time more than `REPLAN_SLOWER` times the bound's. On more ranks: the bound's rate divided by the schedule's is more than
+`REPLAN_ABOVE` times what it was for the old schedule on the intact machine.
 
 The field `repaired` of an entry's claims gives the number of transfers of the old schedule that were kept, and its
 planner. No new plan can be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.
@@ -52,8 +53,9 @@ from antiphon.select.figures import measure
 from antiphon.select.plans import plan
 
 REPAIRED = "repair"  # stands for the planner in plans that were repaired
-REPLAN_ABOVE = Fraction(11, 10)  # the bound's rate over the schedule's: above, planning anew is tried, too
-REPLAN_SLOWER = 1.05  # the time over the bound's at full rate: deep trees fill slowly, which the rate does not show
+REPLAN_ABOVE = Fraction(11, 10)  # the bound's rate divided by the schedule's: above, planning anew is tried, too
+# The same for the time divided by that at the bound's rate: deep trees fill slowly, which their rate does not show.
+REPLAN_SLOWER = 1.05
 CHEAP_RANKS = 128  # planning anew takes seconds up to here, and minutes on many more ranks
 MIN_SPEEDUP_ANEW = 1.03  # a new plan must be this much faster than a repaired one, which moves most data as before
 MAX_PREDICTED = 500_000  # transfers of a schedule whose time is predicted for many numbers of slices
@@ -97,6 +99,7 @@ def repair(
         candidates = [] if by_time else _repaired_if_deep(entry, old, topology, bounds, size, tell)
         if not candidates:
             candidates = [*_repaired(entry, old.topology, topology, bounds, size, tell)]
+        # on many ranks only if the old schedule cannot be repaired (if it was slow, this has been tried above)
         if (by_time or not candidates) and not any(
             _is_enough(candidate.schedule, topology, bounds, size, by_time=True) for candidate in candidates
         ):
@@ -207,7 +210,7 @@ def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:
 
 
 def _gap_of(schedule: Schedule, old: Plan) -> Fraction:
-    """Return the bound of the intact machine over the rate of a schedule there; 1 if nothing moves."""
+    """Return the rate of the bound on the intact machine divided by a schedule's there; 1 if nothing moves."""
     limit, rate = bound(old.topology, old.collective).bytes_per_second, throughput(schedule, old.topology)
     return max(Fraction(limit) / Fraction(rate), Fraction(1)) if limit and rate else Fraction(1)
 
@@ -217,7 +220,7 @@ def _is_enough(
     above: Fraction = REPLAN_ABOVE,
 ) -> bool:  # fmt: skip
     """Return whether planning anew could gain little: the rate (with `by_time` also the time) is near the bound, or
-    latency is more than half of the time. `above`: the bound's rate over the schedule's up to which it is near.
+    latency is more than half of the time. `above`: a rate is near if the bound's is at most so many times as great.
     """
     rate = throughput(schedule, topology)  # None for the schedule or the bound: nothing moves, so nothing can be gained
     if not rate or not bounds.bytes_per_second:
@@ -279,6 +282,7 @@ def _repaired_rooted(
         return []
     tell(f"planning allreduce on {old.topology.name} by trees out of every rank")
     is_small = old.topology.ranks <= CHEAP_RANKS
+    # `halves`: a reducescatter and then an allgather, each by trees of every rank. `_repaired` slices the result.
     planner, options = ("trees", {"halves": True, "pieces": 1}) if is_small else ("compose", {"best": "rate"})
     try:
         rooted = plan(old.collective, old.topology, planner=planner, nbytes=None if is_small else size, options=options)

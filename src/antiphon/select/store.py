@@ -120,13 +120,14 @@ class Answer:
         the same whether it is planned now or stored."""
         plan, collective = self.plan, self.plan.collective
         sizes, entries = tuple(row.nbytes for row in self.rows), self.plan.entries
-        starts = [sizes[0], *(entry.start for entry in entries[1:])]
-        stops = [*starts[1:], sizes[-1]]
+        starts = [sizes[0], *(entry.start for entry in entries[1:])]  # in the plan the first entry begins at 0
+        stops = [*starts[1:], sizes[-1]]  # each is exclusive, except that the last range includes its stop (`Range`)
         ranges = tuple(
             Range.from_claims(collective.kind, start, stop, entry.claims)
             for start, stop, entry in zip(starts, stops, entries, strict=True)
         )
         _, options = model_of(self.model)
+        # `limits`: lower bounds. The answer has them in `rows` only, and each range its gap.
         return Tuning(
             plan.topology, self.model, (sizes[0], sizes[-1]), sizes, (collective.kind,),
             candidates=tuple(r.candidate for r in ranges), ranges=ranges, limits={},
@@ -409,7 +410,7 @@ def answer(question: Question, store: Store | None = None, **options: Any) -> An
 def answer_of(tuning: Tuning, question: Question) -> Answer:
     """Return the plan and the figures of a tuning for one collective at every size of the question."""
     plan, kind = tuning.plan, question.collective.kind
-    limit = tuning.limits.get(kind)
+    limit = tuning.limits.get(kind)  # the lower bounds; None: unknown
     rows = tuple(
         SizeFigures(
             row["nbytes"], str(plan.at(row["nbytes"]).claims.get("planner", "")), row["seconds"],
@@ -422,7 +423,10 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
 
 
 def _canonical_plan(plan: Plan, question: Question) -> Plan:
-    """Return the plan in canonical numbers, verified. Readers then relabel one machine, not two."""
+    """Return the plan in canonical numbers, verified.
+
+    So a reader has to label only the machine of its question canonically, not that of the plan, too.
+    """
     # `renumber_plan` takes the labelling of the plan's machine, then that of `machine`, which is canonical already
     machine = relabel(question.machine, question.canonical.new_number)
     return renumber_plan(plan, machine, question.canonical, _identity(question))

@@ -160,7 +160,7 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     # a cell have consecutive numbers.
     read, write = version_table.read[by_message], version_table.write[by_message]
     follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
-    waiting = ~version_table.initial[read]  # rows that read a version which is written first
+    waiting = ~version_table.initial[read]  # rows that have to wait until the version that they read is written
     # CSR from a version to the messages that read it, without initial versions, which exist from the start.
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]

@@ -197,26 +197,28 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
     if not len(other.key) or not len(runs.key):
         return Runs(runs.key, runs.low, runs.high, (*runs.values, np.zeros(len(runs.key), np.int64)))
     width = count + 1
-    begin, stop = runs.key * width + runs.low, runs.key * width + runs.high
-    start, end = other.key * width + other.low, other.key * width + other.high
+    begin, end = runs.key * width + runs.low, runs.key * width + runs.high
+    other_begin, other_end = other.key * width + other.low, other.key * width + other.high
     # Cut at every begin of a run and at every change of the other function.
-    points = distinct(np.concatenate([begin, start, end]))
+    points = distinct(np.concatenate([begin, other_begin, other_end]))
     run = np.searchsorted(begin, points, side="right") - 1
-    inside = (run >= 0) & (points < stop[run])
-    after = np.minimum(np.append(points[1:], max(points[-1], stop[-1]))[inside], stop[run[inside]])
+    inside = (run >= 0) & (points < end[run])
+    # A piece ends at the next point, or where its run ends if that comes first. No point comes after the last one, so a
+    # piece from there on is of the last run and ends with it.
+    next_point = np.append(points[1:], end[-1])
+    piece_end = np.minimum(next_point[inside], end[run[inside]])
     points, run = points[inside], run[inside]
-    other_run = np.searchsorted(start, points, side="right") - 1
-    value = np.where((other_run >= 0) & (points < end[other_run]), other.values[0][other_run], 0)
+    other_run = np.searchsorted(other_begin, points, side="right") - 1
+    value = np.where((other_run >= 0) & (points < other_end[other_run]), other.values[0][other_run], 0)
     low = points % width
     values = (*(column[run] for column in runs.values), value)
-    return Runs(runs.key[run], low, low + (after - points), values)
+    return Runs(runs.key[run], low, low + (piece_end - points), values)
 
 
 def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
     """Return per segment the run of greatest value that covers it (the first of equal ones), or -1.
 
     O(n log n) in runs.
-
 
     >>> greatest_per_segment(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), count=4)
     array([ 0,  1,  1, -1])

@@ -1,8 +1,10 @@
-"""LogGP in closed form, for k-ring and recursive multiplying: section III of the paper on parameterized collectives.
+"""LogGP in closed form, for k-ring and recursive multiplying.
 
-The formulas hold without contention: a rank has a port for every message that it sends at once (in recursive
-multiplying: its greatest radix, less one), and ranks share no NIC. They are corrected where the paper miscounts, as the
-docstrings explain. reproduce/piccl_plans.py prices plans by them; tests compare the simulator with them. Option `gap`:
+The paper is Liu, Rhee, Wilkins and Dinda, "Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
+Communication", whose section III has the formulas. They hold without contention: a rank has a port for every message
+that it sends at once (in recursive multiplying: its greatest radix, less one), and ranks share no NIC. They are
+corrected where the paper miscounts, as the docstrings explain. reproduce/piccl_plans.py prices plans by them; tests
+compare the simulator with them. Option `gap`:
 
     true      a round lasts at least g + (m-1) G: each port sends a message per round, and these are at least g apart
     false     g does not count, as in a simulation in which no two messages of a rank use the same port

@@ -56,9 +56,9 @@ def schedule_paths(
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
     chunk_count, rows = len(pattern.counts), len(pattern.chunk)
     block = _image_blocks(node, pattern, blocks)
-    has_chunk = collective.weights > 0  # blocks without data have no chunk
-    has_chunk[block] = False
-    unmoved = np.flatnonzero(has_chunk)  # blocks that stay where they are: one chunk each
+    needs_chunk = collective.weights > 0  # blocks without data need none
+    needs_chunk[block] = False  # the paths have chunks of these
+    unmoved = np.flatnonzero(needs_chunk)  # blocks that stay where they are: one chunk each
     # [row of an image, position in the hop]: links, image by image
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _distinct_hops(hops)

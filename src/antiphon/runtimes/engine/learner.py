@@ -43,7 +43,7 @@ class CallCandidate(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """A candidate's measurements: the latest median time of a call, the least and the greatest, all in seconds."""
+    """A candidate's measurements: of the median times of a call the latest (`seconds`), the least and the greatest."""
 
     candidate: CallCandidate
     chosen: bool
@@ -124,11 +124,12 @@ class Learner:
         self._time[0] = seconds
 
     def refuse(self) -> None:
-        """Never choose the candidate of `begin` again; the same at all processes."""
+        """Report that the candidate of `begin` cannot run at some process: it is not chosen again, unless it is the
+        only one. All processes must call this for the same call."""
         self._functions.ap_learner_refuse(self._handle)
 
     def restart(self) -> None:
-        """Forget the times: calls are of another size from now on."""
+        """Forget the times: calls are of another size from now on. All processes must call this, too."""
         self._functions.ap_learner_restart(self._handle)
 
     def recall(self, arm: Arm) -> None:

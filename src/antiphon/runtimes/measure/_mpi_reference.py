@@ -33,9 +33,9 @@ def make_library_call(
         return None
     if collective.combining and dtype.name not in MPI_TYPES:
         return None
-    kind = getattr(mpi, MPI_TYPES.get(dtype.name, "BYTE"))
+    mpi_type = getattr(mpi, MPI_TYPES.get(dtype.name, "BYTE"))
     scale = 1 if dtype.name in MPI_TYPES else dtype.itemsize  # MPI's elements per element
-    call = _make_call(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
+    call = _make_call(collective, comm, mpi, unit * scale, mpi_type, getattr(mpi, _OPERATORS[op]), in_place)
     if call is None:
         return None
     if op != "avg" or not collective.combining:
@@ -52,7 +52,7 @@ def make_library_call(
 
 
 def _make_call(  # noqa: PLR0911
-    collective: Collective, comm: Any, mpi: Any, unit: int, kind: Any, op: Any, in_place: bool
+    collective: Collective, comm: Any, mpi: Any, unit: int, mpi_type: Any, op: Any, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
     """Return MPI's call, without averaging; None if MPI has none in this form."""
     weights = (collective.weights * unit).tolist()
@@ -64,10 +64,10 @@ def _make_call(  # noqa: PLR0911
 
     # mpi4py's descriptions of a buffer: with equal blocks; with the length and start of each block, in elements
     def even(data: Array) -> Any:
-        return [data, kind]
+        return [data, mpi_type]
 
     def uneven(data: Array) -> Any:
-        return [data, weights, starts, kind]
+        return [data, weights, starts, mpi_type]
 
     # a: input, b: output
     if collective.kind == "allreduce":

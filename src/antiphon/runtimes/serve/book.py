@@ -48,12 +48,12 @@ class Page:
     """The program for calls of this kind among these ranks with start <= nbytes < stop."""
 
     kind: str  # "allreduce", ..., or "alltoallv": calls of an alltoall with uneven blocks
-    members: tuple[int, ...]  # in the order of the process group
+    members: tuple[int, ...]  # ascending: process i of the group is the i-th
     root: int  # a rank of the machine, -1 for none
     start: int  # bytes
     stop: int | None  # bytes; None: no end
     planner: str  # with its options, for reports
-    program: int  # number of the program in the book; -1: the MPI library, which was measured to be faster
+    program: int  # number of the program in the book; -1: none, as the library serves these calls
     measured: bool = False  # whether `seconds` was measured, not predicted
     seconds: float | None = None  # of a call, if known
     ordered: bool = False  # whether values are combined in the same order at all sizes

@@ -36,8 +36,8 @@ DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
     "scatter": ((0, "direct"),),
     "alltoall": ((0, "direct"),),
 }
-# The same for processes on one host, where messages cost little, and data for several processes is copied once: the
-# fewest steps.
+# The same for processes on one host. Messages cost little there, and data for several processes is copied only once, so
+# the algorithms with the fewest steps are the fastest.
 NEAR: dict[str, tuple[tuple[int, str], ...]] = {
     **DEFAULTS,
     "allreduce": ((0, "direct"), (10_000, "colocated-ps")),
@@ -120,8 +120,8 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
     """Return the pages for a group of `ranks` processes, at these places among the `job_size` processes of the job.
 
     A group as large as the machine uses its ranks in order. If the job has as many processes as the machine has ranks,
-    a smaller group uses the plans for its places, in ascending order. Otherwise it uses plans for any process group of
-    its size, process i as the i-th member. Empty if nothing fits.
+    a smaller group uses the plans for its places; nothing fits places that do not ascend, as the members of pages do.
+    Otherwise it uses plans for any process group of its size, process i as the i-th member. Empty if nothing fits.
     """
     members: tuple[int, ...] | None = None
     if ranks == book.ranks:

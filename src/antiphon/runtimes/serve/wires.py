@@ -166,7 +166,8 @@ def _read_offer(text: str, sender: str) -> tuple[PipeAddress | None, bytes]:
 
 
 def engine_over_sockets(compiler: str = "") -> Engine:
-    """Return the engine, compiled if necessary, and loaded once for each environment."""
+    """Return the engine built without MPI, whose wires are sockets or shared memory: compiled if necessary, and loaded
+    once for each environment."""
     return _load_engine(compiler, *(os.environ.get(name) for name in ("CC", "ANTIPHON_CACHE", "XDG_CACHE_HOME")))
 
 

@@ -200,6 +200,7 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
     points: list[dict[str, Any]] = []
     for point in frontier.points:
         name = f"({point.chunks}, {point.steps}, {point.rounds})"
+        # the page lists plans by planner; here by the point's figures
         plan = Plan.of(frontier.topology, point.schedule, {"planner": name, **point.claims})
         figures = price_plan(plan, sizes, nbytes, model, profile=None, limits=frontier.limits)
         plans.append(_plan_json(plan.entries[0], figures.predictors[0], figures.ranges[0], rows))
@@ -399,7 +400,7 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
         "seconds": r.seconds,
         "gap": r.gap,
         "speedup": r.speedup,
-        "over": r.over,
+        "over": r.over,  # the library's own choice of algorithm, over which `speedup` is
         "served_by": library_name(r.served_by) if r.served_by else "",
         "uses": format_switch_uses(r.candidate.uses) if r.candidate.uses else "",
         "rests_on": r.rests_on,
@@ -433,6 +434,7 @@ def _plan_json(
         "seconds": size_range.seconds,
         "terms": dict(terms),
         "bottleneck": bottleneck,
+        # counts that the plan claims replace these
         "facts": {"steps": entry.schedule.steps, "transfers": entry.schedule.transfers, **facts},
         "measured": measured,
         "timed": timed,

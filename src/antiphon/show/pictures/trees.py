@@ -198,6 +198,7 @@ def _make_panel_layout(graph: DrawnGraph) -> PanelLayout:
     # by pair the distance; on the diagonal 1e9, so that no node is the closest to itself
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
     # Scale the layout down until the closest two nodes are _NODE_DISTANCE apart, but to no less than 45 % of its size.
+    # A layout with frames (around boxes) keeps its size, as frames are not scaled.
     factor = 1.0 if drawing.frames else min(1.0, max(0.45, _NODE_DISTANCE / float(gaps.min())))
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN

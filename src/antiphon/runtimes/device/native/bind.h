@@ -46,13 +46,14 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     const i64 sizes[] = {h.parts, h.classes, h.regions, h.blocks, h.steps, h.arguments};
     for (i64 size : sizes)
         if (size < 0 || size > MAX_NUMBERS) return "a table of it is too long";
-    /* two regions at least, for input and output; packets need a class of slots */
+    /* two regions at least, for input and output; packets need a class of slots (`atoms`: 0 without packets) */
     if (h.ranks < 1 || h.ranks > MAX_RANKS || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 ||
         h.denominator < 1 || h.packets < 0 || h.packets > MAX_NUMBERS || h.atoms < 0 || h.atoms > MAX_NUMBERS ||
         (h.atoms && !h.classes))
         return "its head is damaged";
     if ((__int128)h.regions * (3 + h.classes) > MAX_NUMBERS) return "a table of it is too long";
-    const i64 *at = words + HEAD; /* then the sections; a Class and a Block have 2 numbers, a Step 4, an Argument 5 (table.h) */
+    /* then the sections (table.h): a Class and a Block have 2 numbers, a Region 3 and 1 per class, a Step 4, an Argument 5 */
+    const i64 *at = words + HEAD;
     table->parts = at, at += h.parts;
     table->classes = (const Class *)at, at += 2 * h.classes;
     table->slots = at, at += h.classes;
@@ -81,6 +82,7 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
         const Step &s = table->steps[i];
         if (s.kind < 0 || s.kind >= KINDS || !in_range(s.first, s.count, h.arguments))
             return "a step has arguments that are not there";
+        /* `more` of a fold: its results, after which an operand must follow; of a division, the divisor */
         const bool folds = s.kind == FOLD || s.kind == SWITCH || s.kind == SPREAD;
         if ((folds && (s.more < 1 || s.more >= s.count)) || (s.kind == DIVIDE && (s.more < 1 || s.count != 1)) ||
             (s.kind == PUT && s.count % 2) || (s.kind == PERMUTE && s.count < 2) ||
@@ -176,9 +178,10 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
                 length = element(a.whole + end / t.head.parts, end % t.head.parts) - element(a.whole, a.part);
                 atoms = a.number;
             }
-            if (t.region(a.region).buffer == PACKETS) { /* packets take room by atoms and bytes */
+            if (t.region(a.region).buffer == PACKETS) {
+                /* counted in packets, as `packets_of` does: 4 bytes each, and one more per atom; BOX is half a box */
                 const i64 shift = size.shift[(size_t)a.region];
-                if (shift < 0 || length < 0 || shift + length * size.width / 4 + atoms > BOX) return false; /* 4 bytes each */
+                if (shift < 0 || length < 0 || shift + length * size.width / 4 + atoms > BOX) return false;
                 continue;
             }
             const __int128 from = element(a.whole, a.part) + size.shift[(size_t)a.region];
@@ -219,7 +222,8 @@ class BufferCheck {
     }
 };
 
-/* The later of two call numbers, which wrap around: they must be less than half of their range apart. */
+/* The later of two call numbers, which wrap around: they must be less than half of their range apart. They have
+ * 64 - CALL_BITS bits; shifted to the top of 64, their difference wraps around as they do. */
 static inline u64 latest_call(u64 first, u64 second) {
     return (i64)((first << CALL_BITS) - (second << CALL_BITS)) < 0 ? second : first;
 }

@@ -30,7 +30,8 @@ typedef struct {
     int forceAlgSelection, CTAPolicy;
     uint64_t userProfilerTag; /* a number that profilers show beside the call */
 } ncclCollConfig_t;
-/* size, NCCL's magic number, version 2.31.0, then every member undefined (INT_MIN) but forceAlgSelection */
+/* Size, NCCL's magic number, version 2.31.0; then every member is unset (INT_MIN, NULL, a tag of 0) but forceAlgSelection.
+ * That is 1 by default: if NCCL cannot follow algSelection, the call fails. With 0 NCCL then chooses by itself. */
 #define NCCL_COLLCONFIG_INITIALIZER \
     {sizeof(ncclCollConfig_t), 0xcafebeef, 23100, NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, 1, INT_MIN, 0}
 

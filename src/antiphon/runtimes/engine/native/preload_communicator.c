@@ -5,7 +5,8 @@
  *   communicators: programs (a lock while plans are prepared), the bytes of shared memory in use (atomic), and a small cache
  *   of looked-up communicators per thread, which the atomic `freed` invalidates.
  * Ownership: an ap_group is an attribute of its communicator and is freed with it (preload_init.c registers that). It owns its
- *   rows, wire, cached plans and staging memory; tables and programs belong to ap_preload.
+ *   rows, wire, cached plans and staging memory; tables and programs belong to ap_preload. Its query, trials and learners
+ *   are freed by the files that make them.
  */
 #include <limits.h>
 #include <pthread.h>
@@ -162,7 +163,7 @@ static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all proc
 /* A cache of communicators looked up by this thread, as asking MPI for an attribute takes longer than everything else. The
  * handle of a freed communicator may be used again, so a change of `freed` invalidates all entries. */
 enum { LOOKUPS = 8 };
-static _Atomic uint64_t freed = 1;
+static _Atomic uint64_t freed = 1; /* not 0, so that the entries of a new thread, all zero, are invalid */
 typedef struct {
     MPI_Comm comm;
     ap_group *group;
@@ -508,7 +509,8 @@ int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
 static int prepare_call(ap_group *g, const ap_recent_call *call, ap_pace *pace) {
     ap_row *row = NULL;
     ap_error error = {0, ""};
-    if (ap_group_choose_row(g, call->kind, call->root, call->bytes, &row)) return 1;
+    /* what the library serves needs no preparation */
+    if (ap_group_choose_row(g, call->kind, call->root, call->bytes, &row) != AP_SERVED) return 1;
     if (row->state == AP_ROW_UNCHECKED && !try_program(g, row, &error)) return 0;
     row->state = AP_ROW_RUNS; /* if all processes succeed; otherwise all drop their preparations */
     if (ap_pause(pace)) return 0;

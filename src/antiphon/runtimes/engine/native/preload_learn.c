@@ -151,7 +151,7 @@ static void write_lines(const ap_learned *r, FILE *file) {
         const ap_page *page = r->program[a->candidate.program];
         const uint32_t label_bytes = page ? page->label_bytes : sizeof library - 1;
         if (!a->samples) continue;
-        /* low <= seconds <= high in any case, as parse_line accepts no other line */
+        /* parse_line accepts only low <= seconds <= high; so it is written in any case */
         fprintf(file, "%s\t%d\t%d\t%" PRIu64 "\t%" PRIx32 "\t%d\t%" PRIu64 "\t%.9g\t%.9g\t%.9g\t%d\t%.*s\n",
                 ap_kind_names[r->page->kind], r->ranks, r->root, r->bytes, r->checksum[a->candidate.program], a->candidate.slices,
                 a->samples, a->seconds, a->low < a->seconds ? a->low : a->seconds, a->high > a->seconds ? a->high : a->seconds,
@@ -258,7 +258,7 @@ static int is_timed(ap_learning *l, uint64_t bytes) {
     return 1;
 }
 
-/* Outputs and return values: preload.h. On an error it returns AP_SERVED, with *code set. */
+/* Outputs and return values: preload.h. */
 int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error) {
     ap_learning *l = find_learning(g, *row, kind, bytes);
@@ -281,8 +281,8 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
     }
     /* a process that ends the last call late must not prolong this one */
     if (!*code && aligns && *stopwatch) *code = PMPI_Barrier(g->comm);
-    if (*stopwatch) **stopwatch = ap_now();
-    return *row ? AP_SERVED : ap_learner_is_searching(l->learner) ? AP_LEARNING : AP_LEARNED;
+    if (*stopwatch) **stopwatch = ap_now(); /* ap_trial_end turns it into the seconds since */
+    return *row || *code ? AP_SERVED : ap_learner_is_searching(l->learner) ? AP_LEARNING : AP_LEARNED;
 }
 
 void ap_learn_refuse(ap_group *g) {

@@ -208,13 +208,13 @@ static int weigh_relation(const program_head *h, ap_error *error) {
     if (ok) qsort(key, n, sizeof *key, by_number);
     for (uint64_t i = 0; i < n && ok; i++) {
         if (i && key[i] == key[i - 1]) continue;
-        ap_buffer_weights *side = &h->program->buffer_weights[key[i] >> 32];
+        ap_buffer_weights *weights = &h->program->buffer_weights[key[i] >> 32];
         uint64_t weight = (uint64_t)h->weight[(key[i] & 0xFFFFFFFFu) >> 1];
         if (key[i] & 1)
-            side->output += weight;
+            weights->output += weight;
         else
-            side->input += weight;
-        if (!i || key[i] >> 1 != key[i - 1] >> 1) side->in_place += weight;
+            weights->input += weight;
+        if (!i || key[i] >> 1 != key[i - 1] >> 1) weights->in_place += weight;
     }
     free(key);
     return ok ? AP_OK : bad_head(error, "its relation names what is not there");
@@ -359,7 +359,8 @@ static int are_parts_good(const ap_program *p, const ap_section *s, const ap_ope
 /* The first invalid operation; s->operations if there is none. Operations take the parts and waits in order, without gaps. */
 static uint32_t find_bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, unsigned char *filled) {
     uint32_t o = 0, when = 0, parts = 0, waits = 0;
-    for (; o < s->operations; o++) { /* `when`, `parts`, `waits`: of the operations before */
+    /* of the operations before: `when`: the latest logical time (program.h); `parts`, `waits`: the rows that they take */
+    for (; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
         if (op->kind > AP_JOIN || !op->pieces || op->when < when) break;

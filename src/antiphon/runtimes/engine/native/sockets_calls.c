@@ -15,7 +15,7 @@ static int notify_all(socket_wire *w, ap_error *error) {
         if (w->peers[r].by_rail[0].fd < 0) continue; /* not connected, as to this process itself */
         message *note = new_message(&w->spare);
         if (!note) return ap_fail(error, AP_MEMORY, "out of memory");
-        note->head = (head){0, NOTE, 0, w->base.current_call};
+        note->head = (head){.channel = 0, .mark = NOTE, .bytes = 0, .call = w->base.current_call};
         ap_sockets_send(w, r, note);
     }
     w->has_notified = 1;
@@ -27,7 +27,7 @@ static int notify_all(socket_wire *w, ap_error *error) {
 static int compare_head(socket_wire *w, const head *other, int call_done, ap_error *error) {
     uint64_t next = w->base.current_call.number + (call_done ? 1 : 0);
     return other->call.number < next ? ap_compare(&w->base, &other->call, error)
-                                          : ap_compare_loosely(&w->base, &other->call, error);
+                                     : ap_compare_loosely(&w->base, &other->call, error);
 }
 
 /* Puts the next head from a rank into *next; 0 if it has not arrived, or a receive from that rank is open: then the socket is
@@ -35,12 +35,14 @@ static int compare_head(socket_wire *w, const head *other, int call_done, ap_err
 static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
     if (s->fd < 0 || s->incoming || w->peers[rank].receives.first) return 0;
     *next = s->head;
-    if (s->out_of_order) return 1; /* the head has arrived as a whole, and waits for its turn (sockets_types.h) */
-    const size_t missing = sizeof *next - s->head_bytes;
-    if (ap_sockets_bytes_ahead(s) < missing && !s->ended) ap_sockets_pull(w, s, missing - ap_sockets_bytes_ahead(s));
-    if (ap_sockets_bytes_ahead(s) < missing) return 0;
-    memcpy((unsigned char *)next + s->head_bytes, s->ahead + s->first, missing);
-    next->call.rank = rank;
+    if (!s->out_of_order) { /* else the head has arrived as a whole, and waits for its turn (sockets_types.h) */
+        const size_t missing = sizeof *next - s->head_bytes;
+        const size_t ahead = ap_sockets_bytes_ahead(s);
+        if (ahead < missing && !s->ended) ap_sockets_pull(w, s, missing - ahead);
+        if (ap_sockets_bytes_ahead(s) < missing) return 0;
+        memcpy((unsigned char *)next + s->head_bytes, s->ahead + s->first, missing);
+    }
+    next->call.rank = rank; /* as place_message does: errors name the sender by its connection, not as it says */
     return 1;
 }
 
