@@ -110,13 +110,13 @@ def profile_of_nccl(rank: int) -> list[dict[str, Any]]:
     return [begin, {"name": "AllGather", "cat": "COLL", "ph": "e", "id": 0, "pid": 5, "tid": 1, "ts": 60.0}]
 
 
-def inspected(rank: int, number: int, seconds: float) -> str:
+def inspected(rank: int, number: int, seconds: float, coll: str = "AllReduce") -> str:
     return json.dumps(
         {
             "header": {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1},
             "metadata": {"inspector_output_format_version": "v4.0", "hostname": "a", "dump_timestamp_us": 1},
             "coll_perf": {
-                "coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": seconds * 1e6,
+                "coll": coll, "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": seconds * 1e6,
                 "coll_algobw_gbs": 1.0, "coll_busbw_gbs": 1.0,
             },
         }

@@ -2,7 +2,10 @@
 
 import contextlib
 import random
+import re
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from dataclasses import replace
@@ -231,3 +234,21 @@ def test_a_plan_for_counts_serves_uneven_alltoalls_only() -> None:
     ring = make_book([plan("allreduce", "ring")])
     with pytest.raises(Invalid, match="it is allreduce"):
         proven_book(encode_book(replace(ring, pages=(replace(ring.pages[0], kind="alltoallv"),))))
+
+
+def test_the_name_of_a_stored_book_depends_on_the_code_that_compiles_it(tmp_path: Path) -> None:
+    """The preload finds a book by a hash of these folders: a change in one that compiling uses must not be missed."""
+    package = Path(antiphon.__file__).parent
+    source = (package / "runtimes/engine/native/preload_tables.c").read_text()
+    hashed = set(re.findall(r'"/([a-z/]+)"', source.split("const folders[] = {")[1].split("}")[0]))
+    (tmp_path / "plan.json").write_bytes(dumps(plan("allreduce", "ring")))
+    script = (
+        "import sys; from antiphon.runtimes.serve.book import encode_book, read_books; "
+        "list(map(encode_book, read_books(sys.argv[1]))); "
+        "print(*(m.__file__ for name, m in list(sys.modules.items()) if name.startswith('antiphon.core')))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "plan.json")]
+    files = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    used = {str(Path(file).parent.relative_to(package)) for file in files}
+    assert used <= hashed
+    assert all(any((package / folder).glob("*.py")) for folder in hashed)

@@ -190,6 +190,14 @@ def test_the_inspector_of_nccl(tmp_path: Path) -> None:
     assert replay_job(job, [2 * MS] * 3).step == pytest.approx(6 * MS)
 
 
+def test_the_inspector_counts_one_block_of_an_allgather(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        lines = [made.inspected(rank, number, 2 * MS, coll) for number, coll in enumerate(("AllGather", "Broadcast"))]
+        (tmp_path / f"rank{rank}.log").write_text("\n".join(lines))
+    calls = read_job([tmp_path]).calls
+    assert [(call.kind, call.nbytes) for call in calls] == [("allgather", 8192), ("broadcast", 4096)]
+
+
 # ---- hostile files ----
 
 

@@ -92,8 +92,9 @@ def runtimes() -> list[Row]:
     Returns
     -------
     list of dict
-        A row per runtime: name, about, the library that is measured beside it, options, how it cuts messages, and
-        `missing`: the library or tool that is not installed here ("" if the runtime is `available`).
+        A row per runtime: name, about, the library that is measured beside it, options, into how many slices it cuts
+        messages if the plan sets no pieces, and `missing`: the library or tool that is not installed here ("" if the
+        runtime is `available`).
 
     Examples
     --------
@@ -104,13 +105,14 @@ def runtimes() -> list[Row]:
 
 
 def doctor() -> Row:
-    """Find what this computer has, and which ways to run and export plans work here (the routes).
+    """Find what this computer has, and which uses of Antiphon work here, such as plans under an MPI program.
 
     Returns
     -------
     dict
-        processors, memory (bytes), gpus, cards, mpi, launchers, compilers, packages, libraries, and routes: a row each
-        with route, works, missing, status (how far it is proven) and commands, in the order in which to try them.
+        processors, memory (bytes), gpus, cards (network cards), mpi, launchers, compilers, packages, libraries, and
+        routes, the uses of Antiphon (not routes of transfers): a row each with route, works, missing, status (how far
+        it is proven) and commands, in the order in which to try them.
     """
     from antiphon.runtimes.inventory import list_workflows, look_here
 

@@ -152,8 +152,8 @@ def learned(files: Path | Sequence[Path]) -> list[LearnedLine]:
     Returns
     -------
     list of LearnedLine
-        A line per candidate: `calls` (collective, ranks, root, nbytes), `name`, `samples`, `seconds`, `low`, `high`,
-        `chosen`.
+        A line per candidate: `calls` (collective, ranks, root, nbytes), `name`, `samples`, `seconds`, `low` and `high`
+        (the least and the greatest seconds), `chosen`.
     """
     from antiphon.runtimes.engine.learned import merge_learned, read_learned
 
@@ -185,7 +185,7 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
 
 
 def _read_measured(measured: Any) -> tuple[Any, str]:
-    """Return (size, seconds) pairs by kind, and the name of their source."""
+    """Return (size, seconds) pairs by kind, and what messages call their source: the file, or "here" for rows."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
     from antiphon.formats.benchmark_log import read_points

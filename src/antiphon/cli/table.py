@@ -79,6 +79,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "run plan.json --nbytes 64MiB --on local"),
         CommandGroup("bench", about=None, help="Measure plans beside the library's own collectives.", example=None,
                      commands=(
+            # runs where the word after `bench` names none of the commands below; users never type PLANS
             Command(PLANS, "bench:bench_plans_command", about=None,
                     example="bench allreduce full:ranks=4 --nbytes 8:8MiB:8",
                     typer_options={"cls": NamelessCommand, "hidden": True}),
@@ -86,6 +87,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                     "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
             Command("loggp", "bench:loggp_command", "Measure for `fit loggp`.",
                     "bench loggp --on mpi:mpiexec=srun -o trips.csv"),
+            # MIMO: many inputs to many outputs; MCA: multi-chain aggregation
             Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
                     "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
         ), typer_options={"cls": WithNamelessCommand}),
@@ -123,6 +125,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
                 "replay rank0.json rank1.json --topology dgx1v"),
+        # tables of times that jobs measured (ANTIPHON_LEARNED); elsewhere a table is several plans in a file
         CommandGroup("table", about=None, help="Show, merge or compare what jobs have learned.",
                      example="table show learned.txt",
                      commands=(
@@ -169,7 +172,7 @@ class Commands(Mapping[str, Any]):
         Loading comes before the work, so that a signal that arrives meanwhile ends the process at once.
         """
         first_word = next((word for word in words if not word.startswith("-")), "")
-        if first_word in self:
+        if first_word in self._rows:
             self[first_word]  # looking it up loads it
         elif list(words) != ["--version"]:  # the list of all commands, or the error for an unknown name
             dict(self)

@@ -137,6 +137,7 @@ def tune_command(
     --on nccl, under mpiexec, srun or torchrun with a process per GPU, times the settings of NCCL or RCCL; --from-logs
     chooses them by logs that you have. Both are for export --to nccl-tuner or nccl-csv.
     """
+    # group: the participating ranks, by their numbers in TOPO; None: all
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
     # only= keeps a part of TOPO. Where it cannot be combined, `_refuse` gets TOPO as the name of the option
     intact_machine, kept_ranks = arg.split_machine(topo, only)
@@ -162,6 +163,7 @@ def tune_command(
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
         "search": search,
     }  # fmt: skip
+    # outputs that show a result of tuning by a model; other results are only printed, or written as plans
     page_outputs = {f"-o {path}": True for path in (*files["report"], *files["picture"])} | {"--heatmap": heatmap}
     if on:
         _refuse(
@@ -171,7 +173,7 @@ def tune_command(
         runtime, runtime_options = arg.split_runtime(on)
         limit = runtime_options.pop("timeout", None)
         options |= {"on": runtime, "iterations": iterations, "limit": limit}
-        options["library_only"] = library_only or runtime == "nccl"
+        options["library_only"] = library_only or runtime == "nccl"  # of NCCL only its own settings are tried
         options |= runtime_options
         _refuse({"--from-logs": from_logs, "--run": run}, "has the measurements, so leave out --on")
         _tune_measured(coll, topo, out, {**options, "ranks": group}, explain)

@@ -39,7 +39,7 @@ from antiphon.units import parse_size
 def _canonical_names(op: str, dtype: str) -> dict[str, str]:
     """Return the operator and the type by their canonical names, as keyword arguments; without empty ones."""
     if op:
-        combine_of(op)  # raises Invalid for an unknown one
+        combine_of(op)  # raises Invalid for an unknown one; every operator has one name only
     return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
 
 

@@ -310,6 +310,8 @@ def number_rows(*columns: NDArray[Any]) -> Longs:
 def largest_remainders(exact: Floats, total: int, tolerance: float = 0.0) -> Longs:
     """Return integers near these numbers that sum to `total`: rounded down, the largest remainders then up.
 
+    The numbers themselves must sum to `total`, but for errors of rounding.
+
     `tolerance`: a number that lies so little below an integer counts as that.
 
     >>> largest_remainders(np.array([1.5, 1.75, 1.75]), 5).tolist()

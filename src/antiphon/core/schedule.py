@@ -361,6 +361,7 @@ class Schedule:
     def sorted(self) -> Schedule:
         """Return the rows in canonical order: by message (`message_key`), then by chunk, slots and op."""
         slots = self.slots
+        # the rows of a joint have the same key: they are ordered by their own ends
         columns = self.message_key() if self.joint is None else [*self.message_key(), *self._message_columns()]
         columns.append((self.chunk, len(self.chunks)))
         columns += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []

@@ -5,7 +5,8 @@ The result is a `RankTrace` per rank, from which cost/replay builds a recorded j
 but neither computation nor dependencies, so each rank is assumed to wait for every collective. The formats are those of
 github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
 
-The example plugin counts elements of one rank, which are converted to nbytes. A call is a pair of events, b and e:
+Both count as NCCL's calls do, of allgather and its like one rank's block, which is converted to nbytes (`_nbytes`). In
+the example plugin a call is a pair of events, b and e:
 
     {"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 7, "pid": 1, "ts": 12.5,
      "args": {"Rank": 0, "Count": 1024, "Datatype": "ncclFloat32", "CommHash": 99}}
@@ -41,7 +42,7 @@ _ITEMSIZES = {
     "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
     "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
-# Collectives of which the example plugin counts one rank's block, and nccl-tests the blocks of all ranks.
+# Collectives of which NCCL, and so both profilers, counts one rank's block, and nccl-tests the blocks of all ranks.
 _PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 NOTE = "a profiler of NCCL shows nothing of computation: all collectives are taken to be waited for, none to be hidden"
 
@@ -54,7 +55,8 @@ def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
     return any(event.get("cat") == "COLL" and event.get("ph") == "b" for event in events)
 
 
-Call = tuple[float, float, str, int, str]  # begin and end in seconds, kind, bytes as NCCL counts them, communicator
+# Begin and end in seconds, kind, bytes as NCCL counts them (not nbytes, see `_nbytes`), communicator.
+Call = tuple[float, float, str, int, str]
 
 
 def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
@@ -95,7 +97,7 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
         collectives = [
             RankCall(
                 kind,
-                nbytes * (group_ranks[group] if kind in _PER_RANK else 1),
+                _nbytes(kind, counted_bytes, group_ranks[group]),
                 group,
                 called=begin,
                 start=begin,
@@ -103,7 +105,7 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
                 lane=group,
                 step=0,
             )
-            for begin, end, kind, nbytes, group in sorted(calls)
+            for begin, end, kind, counted_bytes, group in sorted(calls)
         ]
         recordings.append(_build_trace(rank, groups, collectives))
     return recordings
@@ -112,6 +114,11 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
 def _event_key(event: Mapping[str, Any]) -> tuple[object, str]:
     """Return what the begin and the end of a call have in common."""
     return event.get("pid"), repr(event.get("id"))
+
+
+def _nbytes(kind: str, counted_bytes: int, ranks: int) -> int:
+    """Return nbytes of a call among `ranks` processes, from the bytes that NCCL counts: of one block or of all."""
+    return counted_bytes * (ranks if kind in _PER_RANK else 1)
 
 
 def _is_count(value: object) -> bool:
@@ -130,15 +137,19 @@ def _build_trace(rank: int, groups: Mapping[str, ProcessGroup], collectives: Seq
 
 # ---- the Inspector ----
 
-# Classes for the fields of a line that are read; names are those in the file.
+# Classes for the fields of a line, named as in the file. Those of `_Metadata` are only checked for their type.
 
 
 class _Header(msgspec.Struct):
-    """The process that recorded the call."""
+    """The process that recorded the call.
 
-    rank: int
-    n_ranks: int
-    id: str = ""
+    Processes are told apart by `rank` alone: the log of a job whose communicators number its processes differently is
+    read as if equal numbers were one process.
+    """
+
+    rank: int  # in the communicator
+    n_ranks: int  # of the communicator
+    id: str = ""  # of the communicator
 
 
 class _Metadata(msgspec.Struct):
@@ -151,7 +162,7 @@ class _Stamps(msgspec.Struct):
 
 
 class _Performance(msgspec.Struct):
-    """The call: collective, bytes as NCCL counts them, time, and its number."""
+    """The call: collective, bytes as NCCL counts them (see `_nbytes`), time, and its number in the communicator."""
 
     coll: str
     coll_msg_size_bytes: int
@@ -222,10 +233,7 @@ def _trace_of_records(rank: int, records: Sequence[_Record]) -> RankTrace:
         performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts
         begin = max(now, stamps.coll_start_ts * _US) if has_stamps and stamps else now
         now = begin + performance.coll_exec_time_us * _US
-        collectives.append(
-            RankCall(
-                KINDS[performance.coll], performance.coll_msg_size_bytes, group, called=begin, start=begin, end=now,
-                lane=group, step=0,
-            )
-        )  # fmt: skip
+        kind = KINDS[performance.coll]
+        nbytes = _nbytes(kind, performance.coll_msg_size_bytes, record.header.n_ranks)
+        collectives.append(RankCall(kind, nbytes, group, called=begin, start=begin, end=now, lane=group, step=0))
     return _build_trace(rank, groups, collectives)

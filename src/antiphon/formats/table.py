@@ -101,6 +101,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
         "what a plan claims of points (C, S, R), as SMT-LIB 2, for any solver of QF_LIA",
         replace(_ANY_SIZE, files=("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")),
     ),
+    # an algorithm that was measured to be best; with unproven=yes also the one that does what the plan's planner does
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
         "tuning strings for UCC: which of its own algorithms was measured to be best, or does the same as the planner",

@@ -134,4 +134,6 @@ def _list_groups(text: str, topology: Topology, ranks: Sequence[int], mesh: _Mes
 def _describe(ranks: Sequence[int]) -> str:
     """Return the available ranks in words, for an error."""
     is_range = list(ranks) == list(range(ranks[0], ranks[-1] + 1))
-    return f"ranks {ranks[0]} to {ranks[-1]}" if is_range else f"ranks {', '.join(map(str, ranks[:8]))}, ..."
+    if is_range:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"

@@ -36,6 +36,7 @@ from antiphon.units import format_seconds, format_size
 # Pixels of a picture
 WIDTH = 900
 TOP, LEFT, RIGHT = 60, 74, 16  # margins
+INSET = 12  # from the left and the right end of a plot to the first and the last point
 UPPER, SPACE, LOWER = 330, 34, 110  # heights of the upper plot, the space below it, and the lower plot
 # Parameters that are printed with their definition
 _DEFINITIONS = {"G": "G = 2 beta + gamma"}
@@ -110,6 +111,7 @@ def lowering_text(fit: LoweringFit) -> str:
             title = "" if number else lowering
             value = _number_text(estimate, estimate.value)
             cells.append([title, name, value, _interval_text(estimate), estimate.state])
+    # `costs` has the lowerings all of whose costs have a value
     missing = [lowering for lowering in fit.models if lowering not in fit.costs]
     errors = [models.solution.relative_errors for models in fit.models.values()]  # (rms, greatest) of each lowering
     return "\n".join(
@@ -312,7 +314,7 @@ def loggp_svg(fit: LogGPFit) -> str:
         points = [point for point in (Point(*row) for row in columns) if point.measured > 0 and point.fitted > 0]
         if points:
             series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))
-    breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
+    breaks = ", ".join(format_size(regime_break.before) for regime_break in fit.breaks)  # where a later one begins
     title = f"LogGP fitted to {plural(len(fit.measured), 'measurement')}"
     title += f", regimes from {format_size(fit.regimes[0].low)}, {breaks} on" if breaks else ""
     # the x axis is log2 of the size, so an integer x is a power of two
@@ -325,8 +327,8 @@ def _draw_fit(
     """Return a picture: points are measured, lines are fitted. At most `max_labels` labels stand at the x axis."""
     points = [point for entry in series for point in entry.points]
     low, high = math.floor(min(p.x for p in points)), math.ceil(max(p.x for p in points))
-    pixels_per_unit = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
-    first_x = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
+    pixels_per_unit = (WIDTH - LEFT - RIGHT - 2 * INSET) / ((high - low) or 1)
+    first_x = LEFT + INSET if high > low else (LEFT + WIDTH - RIGHT) / 2
 
     def x(number: float) -> float:
         return first_x + (number - low) * pixels_per_unit

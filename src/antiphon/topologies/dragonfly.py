@@ -40,7 +40,8 @@ def dragonfly(
     check_integer(hosts, "hosts", 1, 10_000)
     ranks = check_integer(groups * routers * hosts, "groups times routers times hosts", 2)
     check_node_count(ranks + groups * routers, "dragonfly")
-    check_link_count(2 * (ranks + groups * routers * (routers - 1) + groups * (groups - 1)), "dragonfly", MAX_LISTED)
+    links_of_groups = groups * routers * (routers - 1) + groups * (groups - 1)  # local and global, both ways
+    check_link_count(2 * ranks + links_of_groups, "dragonfly", MAX_LISTED)
     port = link_type("port", bandwidth, latency)
     local_link = _link_like(port, "local", local_bandwidth)
     global_link = _link_like(port, "global", global_bandwidth)

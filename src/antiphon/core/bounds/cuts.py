@@ -129,8 +129,8 @@ class _CutSearch:
         # generous (four times as much): machines near the border are rare.
         exceeds_int64 = 4 * (self.need * (self.network.nodes + 1) + sum(links)) >= SAFE_INT64
         dtype: Any = object if exceeds_int64 else np.int64
-        self._links = np.array(links, dtype)
-        self._feed = np.array(to_nodes, dtype)
+        self._links = np.array(links, dtype)  # capacities of links
+        self._feed = np.array(to_nodes, dtype)  # capacities of the arcs from the source to single nodes
 
     def _flow_graph(self) -> MaxFlows:
         """Build the flow network on first use. Arcs: links, source to nodes, source to groups, groups to holders."""

@@ -81,8 +81,8 @@ class JointProgram:
     def _round_dual(self, duals: Sequence[tuple[list[int], ...]], limits: list[int]) -> JointDual:
         """Build a witness from whole-number duals of every group, with the least prices that cover each group.
 
-        `duals`: per group lengths, potentials and multipliers. The loads of the groups add up, and all pay the same
-        price for a link; so the greatest price that a group requires serves all.
+        `duals`: per group lengths, potentials and multipliers. `limits`: the prices of shared limits. The loads of the
+        groups add up, and all pay the same price for a link; so the greatest price that a group requires serves all.
         """
         price, groups = np.zeros(len(self.arcs), object), []
         for program, (rounded, potentials, multipliers) in zip(self.programs, duals, strict=True):
@@ -121,6 +121,7 @@ class JointSearch(BandwidthSearch):
         resources = self.topology.resources
         is_used = np.zeros(len(resources.class_of), bool)
         for group, scale in zip(self.collective.groups, group_scales(self.collective), strict=True):
+            # the machine of the group's ranks alone; `links`: the numbers of its links in the whole machine
             group_machine = keep(self.topology, group.members)
             links = np.array(group_machine.links, np.int64)
             _, resources_of_links = resources.with_limits(links)

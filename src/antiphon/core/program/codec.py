@@ -423,14 +423,14 @@ def dump(program: Program, rank: int) -> str:
         lines.append(text + (f"  ({', '.join(remarks)})" if remarks else ""))
     for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
         begin, end = (
-            _point_text(program, int(point[row])) + int(program.base_shift[program.finish_base[row]])
+            _point_position(program, int(point[row])) + int(program.base_shift[program.finish_base[row]])
             for point in (program.finish_begin, program.finish_end)
         )
         lines.append(f"   avg  out[{begin}:{end}] / {int(program.finish_count[row])}")
     return "\n".join(lines) + "\n\n"
 
 
-def _point_text(program: Program, point: int) -> Fraction:
+def _point_position(program: Program, point: int) -> Fraction:
     """Return a point in units of weight."""
     fraction = Fraction(int(program.point_numerator[point]), program.denominator)
     return int(program.point_whole[point]) + fraction
@@ -440,12 +440,12 @@ def _part_text(program: Program, part_row: int) -> str:
     """Return a part as text, such as in[0:1/3] or slot0[0:1/3]."""
     base = int(program.part_base[part_row])
     begin, end = (
-        _point_text(program, int(program.part_begin[part_row])),
-        _point_text(program, int(program.part_end[part_row])),
+        _point_position(program, int(program.part_begin[part_row])),
+        _point_position(program, int(program.part_end[part_row])),
     )
     buffer = int(program.base_buffer[base])
     if buffer == SCRATCH:
-        origin = _point_text(program, int(program.base_origin[base]))
+        origin = _point_position(program, int(program.base_origin[base]))
         return f"slot{int(program.base_slot[base])}[{begin - origin}:{end - origin}]"
     shift = int(program.base_shift[base])
     return f"{_BUFFERS[buffer]}[{begin + shift}:{end + shift}]"

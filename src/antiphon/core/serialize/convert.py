@@ -349,6 +349,7 @@ def _column_in(row: ScheduleRow, name: str, position: str) -> list[int] | AnyInt
     text, and a column may have 33 million rows. Any other text is decoded with full checks.
     """
     text = bytes(getattr(row, name))
+    # plain: between [ and ] nothing but digits, commas and minus signs
     values = None if text[:1] != b"[" or text[1:].translate(None, b"0123456789,-") != b"]" else text[1:-1]
     if values:
         numbers = np.fromstring(values, np.int64, sep=",")

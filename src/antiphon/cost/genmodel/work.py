@@ -1,7 +1,8 @@
 """What GenModel needs of a schedule: per step the load of each link, its simultaneous senders, and each rank's
 reductions.
 
-Everything is a piecewise constant function over steps, held as runs (runs.py). `loads` has per link or shared limit
+Everything is a piecewise constant function over steps, held as runs over *segments* (runs.py): stretches of steps in
+which the same messages are in progress. Without pieces each step is a segment. `loads` has per link or shared limit
 its share of nbytes, and the number of ranks that send to one receiver over it at once (*incast*, which slows the
 receiver beyond a threshold w_t); `combined` has per rank the shares of nbytes that it adds, and that it reads or writes
 in memory. `price_loads` turns loads into seconds per byte.

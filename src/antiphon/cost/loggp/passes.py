@@ -161,7 +161,7 @@ def max_simultaneous(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) 
 
 @compiled
 def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
-    """Write into `out` per message the innermost level whose place both ends share.
+    """Write into `out` per message the innermost level whose place both ends share; the number of levels if none is.
 
     group[level, rank]: the number of the rank's place at this level, -1 if none.
 

@@ -97,7 +97,8 @@ class Machine:
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
     # instructions that end a sync, after which the blocks of separate threads begin
     fences: set[Spot] = field(default_factory=set)
-    # operations on data, each with an earlier one that every thread finishes its share of first
+    # pairs (later, earlier) of operations on data: each thread finishes its share of the earlier before it begins its
+    # share of the later
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
     def block(self, rank: int, name: str, *, detached: bool = False) -> int:
@@ -153,7 +154,7 @@ class BlockBuilder:
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """Make all threads wait for each other."""
         self.close()
-        # without such operations all are in the main block, which is ordered anyway
+        # with nothing beside the main block (`unsynced` is empty) nobody has to wait: that block is in order anyway
         if self.unsynced or always:
             self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.unsynced)))
             self.unsynced = []

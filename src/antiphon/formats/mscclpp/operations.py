@@ -51,7 +51,7 @@ class OperationReader:
             self._read_signal: "signal wait rlxsignal rlxwait",
             self._read_semaphores: "sem_acquire sem_release",
             self._read_flush: "flush",
-            self._read_put: "put pws pwsf",
+            self._read_put: "put pws pwsf",  # put; put with signal; put with signal, then flush
             self._read_get: "get",
             self._read_copy: "copy",
             self._read_reduce: "re res rre rres",
@@ -314,7 +314,8 @@ class OperationReader:
         skip, count = self._own_range(operation, size)
         reads_remote, writes_remote = operation.name.startswith("rr"), operation.name.endswith("s")
         # In a pipeline the kernel adds to source i > 0 the offset of destination i, not its own. The two differ where
-        # scratch is reused.
+        # scratch is reused and one of both is scratch. `re` has no destination i > 0, which then counts as no scratch.
+        # For `res` the kernel takes the number of a remote buffer for the type of the destination, so it may be either.
         is_shifted = writes_remote or any(place.type == "s" for place in sources[1:])
         if self.window.cells and self.wiring.file.reuse_resources and not reads_remote and is_shifted:
             raise Unsupported(

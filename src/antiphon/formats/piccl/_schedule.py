@@ -223,7 +223,7 @@ class _Reader:
                 if match is None:
                     where = f"{self._line_of(i)}: {key}"
                     raise Invalid(f"{where}: {quote(text)} names no chunks; expected 3, 3-7 or 3:0:1")
-                first, last, *slots = (int(number or 0) for number in match.groups("0"))
+                first, last, *slots = (int(number) for number in match.groups("0"))
                 other_runs.append((self.count + i, first, last if match[2] else first, op, *slots))
         self.arrays["runs"].append(np.array(other_runs, np.int64).reshape(-1, _RUN_WIDTH))
 
@@ -304,7 +304,7 @@ class _Reader:
     # ---- what only our files have ----
 
     def _complete_plan(self, plan: Plan, graph: MessageGraph) -> tuple[Plan, Longs]:
-        """Return the plan with the transfers as rows, and per message the bytes that are combined.
+        """Return the plan with the transfers as rows, and per message the bytes that its receiver reduces (`combined`).
 
         Invalid if sizes contradict the chunks.
         """

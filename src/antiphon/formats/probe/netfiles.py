@@ -2,9 +2,7 @@
 of HPCC and SimAI, and the links in TACOS's CSV. `read` returns a `Probed`: the topology, with notes.
 
 ASTRA-sim lists dimensions, the innermost first: in each, GPUs that differ in that coordinate alone form a ring, are
-fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes.
-Texts are cut where they are stored or quoted ([:40] and the like), so that a damaged file fills no memory or message.
-Two dimensions:
+fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes. Two dimensions:
 
     topology: [ Ring, Switch ]
     npus_count: [ 4, 2 ]
@@ -12,6 +10,8 @@ Two dimensions:
     latency: [ 500.0, 1000.0 ]      ns
 
 are 8 GPUs: two rings of 4, and a switch for each pair of GPUs with the same position in their rings.
+
+Texts are cut where they are stored or quoted ([:40] and the like), so that a damaged file fills no memory or message.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _SHAPES = {
 
 
 def read(paths: Iterable[str], name: str) -> Probed:
-    """Read the network in this file."""
+    """Read the network in the first of these files (other kinds of sources are read from several)."""
     path = next(iter(paths))
-    first_lines = [line.strip() for _, line in _first_lines(path)]
+    first_lines = _first_lines(path)
     if not first_lines:
         raise Invalid("is empty")
     if first_lines[0].startswith("{"):
@@ -69,11 +69,10 @@ def read(paths: Iterable[str], name: str) -> Probed:
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")
 
 
-def _first_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the first lines with their numbers, without comments and blank lines."""
-    for number, line in islice(read_lines(path), _HEAD_LINES):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield number, line
+def _first_lines(path: str) -> list[str]:
+    """Return the first lines, stripped, without comments and blank lines."""
+    lines = (line.strip() for _, line in islice(read_lines(path), _HEAD_LINES))
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 # ---- ASTRA-sim ----
@@ -105,8 +104,10 @@ def _split_words(text: str) -> list[str]:
 
 
 def _read_json(data: bytes) -> dict[str, list[str]]:
-    """Return the lists by key; a single value is a list of one. Of a longer list than may be, one value more than may
-    be is kept, so that its length is refused later."""
+    """Return the lists by key; a single value is a list of one.
+
+    Of a list that is too long, _MAX_VALUES + 1 values are kept: its length is refused where its key is read.
+    """
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():
@@ -127,7 +128,9 @@ def _machine_by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
         raise Invalid(f"has {count} NPUs; at most {MAX_RANKS} are read")
     speeds = _read_numbers(values, ("bandwidth", "link_bandwidth"), len(sizes))
     latencies = _read_numbers(values, ("latency", "link_latency"), len(sizes))
-    counts = _read_numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
+    counts: Sequence[Fraction | None] = [None] * len(sizes)
+    if "links_count" in values:
+        counts = _read_numbers(values, ("links_count",), len(sizes))
     # One topology for all dimensions.
     if len(shapes) == 1 and len(sizes) > 1:
         shapes = shapes * len(sizes)
@@ -136,10 +139,10 @@ def _machine_by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
     links = _Links(count)
     for axis, (shape, size) in enumerate(zip(shapes, sizes, strict=True)):
         speed, latency = speeds[axis], latencies[axis]
-        if speed is None or speed <= 0:
+        if speed <= 0:
             raise Invalid(f"bandwidth of dimension {axis}: must be greater than 0")
         rate = speed * GB * _parallel_links(shape, size, counts[axis])
-        kind = LinkType("link" if shape != "switch" else "port", rate, float((latency or Fraction(0)) / 10**9))
+        kind = LinkType("link" if shape != "switch" else "port", rate, float(latency / 10**9))
         _add_dimension(links, shape, sizes, axis, kind)
     return Probed(links.build_machine(name), names=tuple(f"NPU {rank}" for rank in range(count)))
 
@@ -174,13 +177,13 @@ def _read_shapes(values: dict[str, list[str]]) -> list[str]:
     return shapes
 
 
-def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
+def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction]:
     """Return the numbers of the first of these keys, one per dimension; one number alone is for all dimensions."""
     key = next((key for key in keys if values.get(key)), None)
     if key is None:
         raise Invalid(f"has no {keys[0]}")
     with within(key):
-        numbers: list[Fraction | None] = [exact(text, "number") for text in values[key]]
+        numbers = [exact(text, "number") for text in values[key]]
     if len(numbers) == 1:
         numbers = numbers * count
     if len(numbers) != count:
@@ -189,12 +192,15 @@ def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int)
 
 
 def _parallel_links(shape: str, size: int, links: Fraction | None) -> Fraction:
-    """Return the number of parallel links per pair if every NPU has `links` in this dimension; 1 for None."""
+    """Return the number of parallel links per pair if every NPU has `links` in this dimension; 1 for None.
+
+    For a switch the pair is the NPU and the switch.
+    """
     if links is None or links <= 0 or size < 2:
         return Fraction(1)
-    if shape == "full":
+    if shape == "full":  # all are joined, even where the file counts fewer links than neighbours
         return max(links / (size - 1), Fraction(1))
-    # in a ring or line the links of an NPU lead to two neighbours
+    # in a ring or line the links of an NPU lead to two neighbours; a single one is that to the next NPU
     return links / 2 if shape in ("ring", "line") and size > 2 and links > 1 else links
 
 
@@ -272,7 +278,7 @@ class _Links:
 
 def _read_ns3(path: str, name: str) -> Probed:
     """Read a head (the counts), the numbers of switches, then a line per cable: source, destination, rate, delay."""
-    # as `_first_lines` yields them, so that there is a first
+    # without the lines that `_first_lines` leaves out, so that there is a first one
     lines = (
         (number, line.split())
         for number, line in read_lines(path)

@@ -10,7 +10,7 @@ An instruction begins when all its conditions hold, and is atomic:
 
 1. it waits until other instructions are done (`wait`), takes one from every semaphore of `acquire`, needs a full slot
    of the connection `pop` and an empty slot of the connection `push`;
-2. its value, chunk by chunk of `count`, combines the message from `pop` with the cells of `read`;
+2. its value, cell by cell of its `count` cells, combines the message from `pop` with the cells of `read`;
 3. the value is written to all cells of `write` and put into `push`; every semaphore of `release` gets one.
 
 Example: a local reduction reads its destination and its source, and writes its destination. Cells of other ranks may be
@@ -139,7 +139,9 @@ class Code:
     slots: int = 0  # of a connection; 0: no limit
     start: list[int] = field(default_factory=list)  # the initial value of each semaphore
     independent_ranks: bool = False
-    message_chunks: int = 1  # chunks of an instruction that travel as one message, however large chunks are
+    # chunks of an instruction that travel as one message, however large chunks are; a chunk is one cell in all files
+    # with connections (MSCCL's)
+    message_chunks: int = 1
     semaphore_names: list[str] = field(default_factory=list)  # in the file
     # (earlier, later): the runtime relies on this order of the two in every run
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)

@@ -143,7 +143,7 @@ class _Search:
 
     `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option: whether data is divided
     among all rotations of the levels. `undivided`: the option. `first_error`: the first reason why a split failed.
-    `given_options`: the options `inside` and `turn`, for provenance. `all_examined`: whether all splits within the
+    `inside`: the option, for provenance. `all_examined`: whether all splits within the
     effort were examined for the first aim; later aims see the same. `built`: by the mark that equal plans share, the
     built schedules. `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of
     groups on the machine, and on the machine with all links reversed.
@@ -155,7 +155,7 @@ class _Search:
     aims: tuple[str, ...]
     turn: bool | None
     undivided: int | None
-    given_options: dict[str, Any]
+    inside: str | None
     first_error: str = ""
     all_examined: bool = False
     built: dict[Mark, list[_BuiltPlan]] = field(default_factory=dict)
@@ -171,7 +171,10 @@ class _Search:
         return stage_collective(self.request.collective, split, self.forward, self.backward, aim, undivided)
 
     def undivided_levels(self, split: Split, aim: str) -> Sequence[int]:
-        """Return the numbers of outer levels whose groups may combine whole vectors; 1 stands for the usual plan."""
+        """Return the numbers of outer levels whose groups may combine whole vectors: fewer steps, more data.
+
+        1 stands for the usual plan, which considers that on the outermost level by itself (stages.py).
+        """
         allows_several = self.request.collective.kind == "allreduce" and split.groups.is_even() and not self.large
         levels = len(fans_of(split.groups)) if allows_several and aim == "steps" else 1
         return range(1, levels + 1) if self.undivided is None else [min(self.undivided, levels)]
@@ -206,9 +209,10 @@ class _Search:
         splits_found = [parse_split(str(groups), members)] if groups else find_splits(request.topology, members)
         if groups and not any(group.subgroups for group in splits_found[0].groups.subgroups):
             raise Invalid(f"option groups: {quote(groups)} is one group; give two levels or more, such as 4x2")
-        options = {"inside": ",".join(names) or None, "turn": turn}
         aims = (best,) if best else tuple(AIMS)
-        return _Search(request, splits_found, names or usual_planners(), aims, turn, undivided, options)
+        return _Search(
+            request, splits_found, names or usual_planners(), aims, turn, undivided, inside=",".join(names) or None
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +269,7 @@ class _BuiltPlan:
         has_undivided = self.aim == "steps" and search.request.collective.kind == "allreduce"
         options = {
             "groups": str(self.split), "order": None if is_sorted else ",".join(map(str, seating)), "best": self.aim,
-            **search.given_options, "turn": len(self.shares) > 1,
+            "inside": search.inside, "turn": len(self.shares) > 1,
             "undivided": self.undivided if has_undivided else None, "pieces": pieces, "ends": ends or None,
         }  # fmt: skip
         findings: dict[str, Any] = {"levels": list(self.levels)}
@@ -369,6 +373,7 @@ def _build_plan(search: _Search, plan: RotatedPlan, aim: str) -> _BuiltPlan:
         schedule = schedules[0] if len(schedules) == 1 else merge(schedules, plan.shares)
         variants = (schedule, *_routed_anew(schedule, request.topology))
         search.built[plan.mark] = [_compute_times(variant, request.topology, plan, aim) for variant in variants]
+    # the variants may have been built for another aim
     return replace(min(search.built[plan.mark], key=AIMS[aim]), aim=aim)
 
 
@@ -378,7 +383,8 @@ def _compute_times(schedule: Schedule, topology: Topology, plan: RotatedPlan, ai
     first = plan.staged_plans[0]
     return _BuiltPlan(
         schedule, aim, first.split, plan.shares, levels=first.descriptions, unpipelined=unpipelined,
-        pipelined=1 / rate if rate else Fraction(0), undivided=first.undivided,
+        pipelined=1 / rate if rate else Fraction(0),  # no rate: no link has a load
+        undivided=first.undivided,
     )  # fmt: skip
 
 

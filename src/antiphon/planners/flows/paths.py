@@ -78,7 +78,7 @@ class _FlowDecomposition:
 
     def __init__(self, problem: FlowProblem, demand: RootDemand, amounts: Floats) -> None:
         self.problem, self.demand, self.topology = problem, demand, problem.topology
-        tail, head = problem.ends_of(demand)
+        tail, head = problem.ends_of(demand)  # as the flow leads away from the root: reversed if the root receives
         self.tail = tail.tolist()
         # by node, the links into it that still carry flow, with their amounts
         self.remaining: dict[int, dict[int, float]] = defaultdict(dict)
@@ -175,6 +175,7 @@ def shares_of(problem: FlowProblem, paths: Sequence[Path], time: float) -> Share
         needed_time = _max_load_time(problem, paths, units / denominator * weight)
         if best is None or needed_time < best.time * (1 - TIE):
             best = Shares(units, denominator, needed_time)
+        # a small denominator must lose nothing (but for rounding); from MOST_EXACT on a loss of MAX_LOSS will do
         if best.time <= time * (1 + (MAX_LOSS if denominator >= MOST_EXACT else INTEGER_TOLERANCE)):
             break
     assert best is not None

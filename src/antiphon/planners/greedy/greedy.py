@@ -46,7 +46,9 @@ from antiphon.planners.shared.reach import suggest_planners
 MAX_RANKS_WITH_BOUND = 256  # on more ranks no lower bound is computed and stated in the plan
 
 
+# Heaviest: lighter blocks have half as many chunks, a quarter, ... (`tasks.chunks_of`).
 Parts = Annotated[int | None, Option("chunks of every (heaviest) block (default: by size)", minimum=1)]
+# What grows and shrinks is the length of a step (`spread.Pace`); several: all of `search.PACES` are tried.
 Pace = Annotated[
     float | None,
     Option(
@@ -70,6 +72,7 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
         ]
     else:
         planned = list(_plan_collective(request, parts, pace))
+    # greedy uses no switches that multicast or reduce (`without_help`)
     lower_bound = bound(topology, collective).without_help if topology.ranks <= MAX_RANKS_WITH_BOUND else None
     for schedule, runs in planned:
         rate = throughput(schedule, topology)

@@ -155,6 +155,8 @@ def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) 
 def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
     """Divide hops into sets where each rank sends and receives at most once; equal distances stay together if possible.
 
+    `rows`: the numbers of hops of one kind, in order of their distance in rank numbers.
+
     >>> src, dst = np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2])
     >>> [rows.tolist() for rows in _divide_into_sets(np.arange(4), src, dst, 3)]
     [[0, 1, 2], [3]]

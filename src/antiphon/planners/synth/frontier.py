@@ -87,9 +87,10 @@ class Refuted:
 class Point:
     """One point of the frontier: parts, steps and rounds with the algorithm (`moves`).
 
-    `engine`: which found it; `proof`: its status (OPTIMAL, FOR_K, BEST_FOUND). `bound_proof`: proof of the least R / C
-    of this many steps (None: no certificate); `refuted`: better candidates that do not exist; `open`: better candidates
-    that remained undecided.
+    `engine`: which found it; `proof`: its status (OPTIMAL: these steps allow no lower R / C; FOR_K: none with at most k
+    rounds more than steps; BEST_FOUND: neither is shown). `bound_proof`: proof of the least R / C of this many steps
+    (None: no certificate); `refuted`: better candidates that do not exist; `open`: better candidates that remained
+    undecided.
     """
 
     instance: Instance
@@ -296,12 +297,12 @@ class _StepSearch:
         if self.solution is None:
             return None
         search, (candidate, algorithm) = self.search, self.solution
-        # the engine may have used fewer rounds than it was allowed
+        # the engine may have used fewer rounds than it was allowed; a step counts as one at least
         rounds = max(self.steps, sum(rounds_of(search.instance, algorithm.moves)))
         achieved = PartsAndRounds(candidate.parts, rounds)
         better = [
-            candidate for candidate in self.undecided
-            if candidate.is_better_than(achieved) and not self._known_impossible(candidate)
+            other for other in self.undecided
+            if other.is_better_than(achieved) and not self._known_impossible(other)
         ]  # fmt: skip
         ratio = Fraction(rounds, achieved.parts * search.instance.input_weight)
         proof = OPTIMAL if ratio == self.least_ratio else FOR_K if self._all_refuted(ratio) else BEST_FOUND

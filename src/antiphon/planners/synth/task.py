@@ -143,7 +143,7 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     for step, _, path in rows:
         links = []
         for bond in path:
-            links.append(link_of(instance, bond, links_used[step, bond], rounds[step] if step < len(rounds) else 1))
+            links.append(link_of(instance, bond, links_used[step, bond], rounds[step]))
             links_used[step, bond] += 1
         route.append(route_numbers.setdefault(tuple(links), len(route_numbers)))
     # with at most one link per pair of ranks and no switches, source and destination determine the route: no column
@@ -176,6 +176,7 @@ def cut_by_weight(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int
     collective = instance.collective
     weights, blocks = collective.weights, collective.blocks
     if bool(np.all(weights == 1)):
+        # `cut` numbers the first parts of all blocks, then the second parts of all, ...
         return cut(collective, parts), lambda block, part_number: part_number * blocks + block
     count = weights * parts
     first_chunk = np.concatenate([[0], np.cumsum(count)])

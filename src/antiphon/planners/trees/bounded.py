@@ -125,8 +125,8 @@ class PricedTreeGrower:
             priced_paths.cost,
             self.position[self.root],
             max_depth,
-            max(BOUNDED.max_effort // BOUNDED.min_trees // hub_effort, 1),
-            from_prim,
+            hubs=max(BOUNDED.max_effort // BOUNDED.min_trees // hub_effort, 1),
+            from_prim=from_prim,
         )
         if grown is None:
             return None
@@ -171,7 +171,7 @@ def pack_bounded(
             rng.uniform(*BOUNDED.random_factors, len(row_loads)) if round_number % 2 else 1
         )
         # in turn: prices as they are and with random factors, each for both kinds of first trees
-        grown = grower.grow_priced(price, max_depth, round_number % 4 > 1)
+        grown = grower.grow_priced(price, max_depth, from_prim=round_number % 4 > 1)
         if grown is None:
             return None
         hops, load = grown
@@ -191,7 +191,8 @@ def pack_bounded(
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
             )
             blended_price = _blend_prices(price, load_price, grower.capacity, blend)
-            for from_prim in (False, True) if number == 2 else (round_number % 2 == 0,):
+            both_kinds = (False, True) if number == 2 else (round_number % 2 == 0,)
+            for from_prim in both_kinds:
                 grown = grower.grow_priced(blended_price, max_depth, from_prim)
                 assert grown is not None
                 hops, load = grown

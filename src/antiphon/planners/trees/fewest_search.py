@@ -227,8 +227,8 @@ class SpanningSearch(TreeSearch):
     """Search for undirected spanning trees, at most `deepest` deep.
 
     Slack is tracked for the partition into single vertices and for `partitions` (by vertex, the label of its part).
-    State: the number of what is connected in `connections`, where `Joined` holds, by partition and vertex, the vertices
-    connected with it if parts count as connected; and, if `deepest` is given, the positions of the edges taken.
+    State: the position in `connections` of what is connected (`Joined`: by partition and vertex, the vertices connected
+    with it if those of one part count as connected); and, if `deepest` is given, the positions of the edges taken.
     """
 
     def __init__(
@@ -288,6 +288,7 @@ class SpanningSearch(TreeSearch):
         edges_taken = (*edges_taken, at)
         single_vertices, *_ = self.connections[joined]  # the partition into these: what is connected in fact
         complete = single_vertices[0] == self.all_vertices
+        # radius: the depth below the middle of the tree, which is the root of least depth
         if complete and radius(self.vertices, [self.ends[i][:2] for i in edges_taken]) > self.deepest:
             return None
         return (joined, edges_taken), crossed_again

@@ -17,8 +17,7 @@ Optimization", 53.2; Berczi and Frank 2010 for many roots). `ForestGrower` keeps
 testing an arc costs a few augmenting paths instead of a maximum flow per sink.
 
 Example: broadcast from 0 on 0 > 1 (2 units), 0 > 2 (1), 1 > 2 (1): the cut around rank 1 and that around 2 both have 2.
-The first tree takes 0 > 1 and 0 > 2 with weight 1: a heavier one would leave rank 2 short. The second, 0 > 1 > 2, takes
-the remaining unit.
+The first tree takes 0 > 1 and 0 > 2 with weight 1, all that 0 > 2 has. The second, 0 > 1 > 2, takes the remaining unit.
 
 Finally a few trees at a time are removed and regrown in another order, to make them fewer and shallower
 (`regrow_trees`).
@@ -79,6 +78,7 @@ def pack_forests(
         return None
     divisor = math.gcd(*weights.values())
     weights = {root: weight // divisor for root, weight in weights.items()}
+    # `tightest_cut` has a key per set of ranks that hold the same data: here a root alone
     supplies: dict[tuple[int, ...], int] = {(root,): weight for root, weight in weights.items()}
     # `side`: by node, whether it is inside the cut, the set that limits the rate by the capacity out of it
     side, cut_rate = tightest_cut(
@@ -328,16 +328,19 @@ class ForestGrower:
         flows.capacity[arc] = remaining
         for sink in affected:
             if row[sink] > remaining:
+                # the tree is about to reach the arc's head, so flow to the sink may start there, too
                 lacking = flows.divert_excess(sink, arc, goal=head)
                 accepted, remaining = accepted - lacking, remaining + lacking
                 flows.capacity[arc] = remaining
                 if not accepted:
                     break
             else:
-                flows.refresh_pair(sink, tail, head)
+                flows.refresh_pair(sink, tail, head)  # its flow fills what remains: the arc is closed to it now
         self.max_weight[arc] = min(self.max_weight[arc], accepted)
         if accepted == weight and keep:
             return True
+        # the arc's head does not join after all: only flow that starts there must move back; other diverted flow is as
+        # good as it was
         flows.capacity[arc] = capacity
         for sink in affected:
             flows.restore_start(sink, arc)
@@ -354,7 +357,10 @@ class ForestGrower:
         self._release_sink(node)
 
     def _release_sink(self, sink: int) -> None:
-        """Cancel the flow that the tree's weight needed to reach a sink: the sink is now a node of the tree itself."""
+        """Cancel the flow that the tree's weight needed to reach a sink: the sink is now a node of the tree itself.
+
+        This flow then starts nowhere (new=-1 of `move_start`).
+        """
         flows = self.flows
         flows.move_start(sink, sink, new=-1, amount=flows.tree_flow[sink][sink])
         for source in set_bits(flows.sources[sink]):
@@ -383,7 +389,9 @@ class ForestGrower:
         return path
 
     def _return_weight(self, amount: int) -> None:
-        """Lower the tree's weight: the amount returns to its root's supply and its arcs.
+        """Lower the tree's weight: the amount returns to its arcs, and the flows bring it from the root again.
+
+        `remaining_supply` is left to the caller: a growing tree's weight is still part of it (see `_finish_tree`).
 
         Each sink's flow of this amount then starts at the root and follows the tree, to where it started before.
         """

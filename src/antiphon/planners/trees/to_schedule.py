@@ -286,6 +286,5 @@ def _image_routes(
     representative[image_route] = np.arange(len(image_route))
     links_of_route = links_of_image[representative[order]]
     is_link = links_of_route >= 0
-    return Routes(np.cumsum([0, *is_link.sum(axis=1)], dtype=np.int64), as_int32(links_of_route[is_link])), new_number[
-        row_route
-    ]
+    routes = Routes(np.cumsum([0, *is_link.sum(axis=1)], dtype=np.int64), as_int32(links_of_route[is_link]))
+    return routes, new_number[row_route]

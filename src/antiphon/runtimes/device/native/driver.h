@@ -108,7 +108,7 @@ struct Size {
     const Layout *layout;
     i64 unit;
     std::vector<i64> cuts, strides;
-    i64 slot; /* packets of a slot for a message of at most Layout.atoms atoms; such slots are of the last class */
+    i64 slot_packets; /* of a slot for a message of at most Layout.atoms atoms; such slots are of the last class */
 };
 
 static Size size_of(i64 unit, const Layout &layout) {
@@ -120,7 +120,7 @@ static Size size_of(i64 unit, const Layout &layout) {
     for (i64 i = 0; i < layout.classes; ++i)
         size.strides.push_back(layout.of_class[2 * i] * unit +
                                (i64)(((__int128)unit * layout.of_class[2 * i + 1] + denominator - 1) / denominator));
-    if (layout.atoms) size.slot = packets_of(size.strides.back() * (i64)sizeof(T), layout.atoms);
+    if (layout.atoms) size.slot_packets = packets_of(size.strides.back() * (i64)sizeof(T), layout.atoms);
     return size;
 }
 
@@ -148,7 +148,7 @@ static i64 max_blocks(const std::vector<Call> &calls) {
  * which is what a call uses (packets.h). */
 static bool fits(const Size &size) {
     for (i64 rank = 0; rank < RANKS; ++rank)
-        if (size.layout->boxes[rank] * size.slot > BOX) return false;
+        if (size.layout->boxes[rank] * size.slot_packets > BOX) return false;
     return true;
 }
 
@@ -280,7 +280,7 @@ static int run(const Options &options) {
             /* Devices sets the addresses, which are NULL here, and of each call `number` and `opens` (whether it first
              * waits until all ranks have begun it) */
             calls.push_back({NULL, NULL, /* line */ {NULL, layout.parts, unit}, NULL, /* number */ 0, /* lanes */ 1,
-                             /* rounds */ 1, variant, /* opens */ 1, sizes.back().slot});
+                             /* rounds */ 1, variant, /* opens */ 1, sizes.back().slot_packets});
             choose_lanes(options, nbytes, layout, &calls.back());
             if (variant && !options.rounds) calls.back().rounds = 1; /* rounds serve long messages, packets short ones */
         }

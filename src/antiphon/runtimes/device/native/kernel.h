@@ -115,6 +115,7 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
     const i64 half = half_of(now.call);
     u32 turn = 0;
     const int op = step.kind == FOLD ? run.op : (int)SUM;
+    /* the places of a put or fold have equal spans (a cut and a number of atoms: Argument in table.h), so the first will do */
     const i64 each = step.kind == PUT ? 2 : step.count; /* arguments: from and to; or all results and operands */
     for (i64 k = 0; k < step.count; k += each) {
         const i64 results = step.kind == PUT ? 1 : step.more; /* of a fold `more` is the number of results (table.h) */
@@ -141,6 +142,7 @@ ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const 
     const T *const source = address<T>(run, from);
     const T *const read = own ? source : (const T *)(all + ((const char *)source - run.peers[from.rank].buffer[from_buffer]));
     combine_jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
+        /* an element at the ends of a slice, which the switch's instructions do not cover: sum it by loads */
         typename Of<T>::wide sum = widen(places.operand(0)[at]);
         for (i64 k = 1; k < places.operands(); ++k)
             sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widen(places.operand(k)[at]));
@@ -175,7 +177,7 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
     } else if (step.kind == PERMUTE) {
         const InTable<T> places(run, a, 0, step.count);
-        /* 16 threads further with each argument before it, so another thread begins with each cycle (move.h) */
+        /* each PERMUTE step is a cycle; thread 16 * step.first begins, so another one in each cycle (`turn`, move.h) */
         permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return places.place(k); });
     } else {
         const InTable<T> places(run, a, step.more, step.count);

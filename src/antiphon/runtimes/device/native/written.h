@@ -17,7 +17,7 @@ struct Memory {
 };
 
 /* One call of all ranks. `strides`: elements of a scratch slot, by size (class) of slots. `variant`: 0 signals, 1 packets
- * (packets.h); `slot`: packets of a slot. `opens`: whether to wait until the others have begun the call. `launch`: number of
+ * (packets.h); `slot_packets`: of a slot. `opens`: whether to wait until the others have begun the call. `launch`: number of
  * the current launch of kernels; a call has LAUNCHES of them (driver.h). */
 struct Call {
     const Memory *memory_of; /* by rank */
@@ -26,7 +26,7 @@ struct Call {
     const i64 *strides;
     u64 number;
     u32 lanes, rounds, variant, opens;
-    i64 slot, launch = 0;
+    i64 slot_packets, launch = 0;
 };
 
 /* A rank counted in a circle: RANKS is 0, -1 the last one. */
@@ -124,7 +124,7 @@ struct Work {
 
     ON_MEMBER Location at(T *place) const { return {place, nullptr}; }
     ON_ITS_OWN Location box(i64 rank, i64 slot) const {
-        return {nullptr, call.memory_of[rank].box + half_of(call.number) + slot * call.slot};
+        return {nullptr, call.memory_of[rank].box + half_of(call.number) + slot * call.slot_packets};
     }
     /* Combines operands, or copies one; any location may be packets. */
     ON_ITS_OWN void relay_all(const Locations &places, Span span) {

@@ -4,6 +4,7 @@
  *   That is a book, or several, one behind the other: for the intact machine, then for each failure that the table has plans
  *   for. The name of the file is made of what the table holds, so a table that was read once is found again without Python;
  *   the file is trusted where it and its folder belong to this user (or root) and nobody else may write there.
+ *   AP_PACKAGE is the folder of that Python's package antiphon, AP_PYTHON its path (preload.h).
  * Messages: %.150s cuts paths so that a message fits ap_error.text.
  * Threading: one thread, in MPI_Init; ap_read_trusted, ap_file_digest and ap_spawn keep no state and may be called by any.
  * Ownership: bytes that are returned are from malloc, and the caller's; a book uses the bytes of its table where they are.
@@ -121,7 +122,7 @@ static int is_python(const struct dirent *d) {
     return n > 3 && !strcmp(d->d_name + n - 3, ".py");
 }
 
-/* Adds the Python files that compile tables to the hash: a newer Antiphon compiles tables again. */
+/* Adds the Python files of a folder to the hash. */
 static void mix_folder(hashes *hash, const char *folder) {
     struct dirent **names = NULL;
     char path[PATH_MAX];
@@ -133,25 +134,28 @@ static void mix_folder(hashes *hash, const char *folder) {
     free(names);
 }
 
-/* The path of a table's book beside this library, named by hashes of the table and of the compiling code; "": none. */
-static void stored_path(const unsigned char *table, uint64_t size, char *name, size_t capacity) {
+/* Writes to `path` where the book of a table is stored beside this library, named by hashes of the table and of the compiling
+ * code; "": nowhere. */
+static void stored_path(const unsigned char *table, uint64_t size, char *path, size_t capacity) {
     Dl_info self;
     hashes hash = {FNV_BASIS, GOLDEN};
     char library[PATH_MAX], digest[HEX_DIGEST];
-    name[0] = 0;
+    path[0] = 0;
     if (!dladdr(stored_path, &self) || !self.dli_fname || !realpath(self.dli_fname, library)) return;
     char *slash = strrchr(library, '/');
     if (!slash) return;
     *slash = 0;
     ap_sha256(table, (size_t)size, digest);
-    mix_folder(&hash, AP_PACKAGE "/lower");
-    mix_folder(&hash, AP_PACKAGE "/core");
-    mix_folder(&hash, AP_PACKAGE "/core/interpret");
-    mix_folder(&hash, AP_PACKAGE "/core/program");
-    mix_folder(&hash, AP_PACKAGE "/core/verify");
-    if (snprintf(name, capacity, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash.fnv,
+    /* what makes programs of a plan and proves them: a newer Antiphon compiles tables again */
+    static const char *const folders[] = {"/lower", "/core", "/core/interpret", "/core/messages", "/core/program",
+                                          "/core/serialize", "/core/transform", "/core/verify", "/runtimes/serve"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char folder[PATH_MAX];
+        if (snprintf(folder, sizeof folder, "%s%s", AP_PACKAGE, folders[i]) < (int)sizeof folder) mix_folder(&hash, folder);
+    }
+    if (snprintf(path, capacity, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash.fnv,
                  (unsigned long long)hash.multiplicative) >= (int)capacity)
-        name[0] = 0;
+        path[0] = 0;
 }
 
 /* ---- compiling ---- */
@@ -183,7 +187,7 @@ static char **make_environment(char *search, size_t capacity) {
 
 /* See preload.h. Returns a descriptor to read its output from, or -1; *input: a socket to its input, if not NULL. */
 int ap_spawn(char *const *command, pid_t *child, int *input) {
-    int ends[2], in[2] = {-1, -1}, code = 0;
+    int ends[2], in[2] = {-1, -1}, code = 0; /* a pipe from the child's output; sockets to its input: the child's end, ours */
     size_t capacity = 1 << 17; /* of PYTHONPATH: the longest string that Linux passes to a program */
     char *search = malloc(capacity), **variables = search ? make_environment(search, capacity) : NULL;
     posix_spawn_file_actions_t files;
@@ -341,6 +345,7 @@ int ap_table_store(const char *path, ap_error *error) {
     unsigned char *book = table_bytes(path, &size, error); /* compiles it, and stores the book if that is possible */
     if (!book) return error->code;
     free(book);
+    /* the table once more, from whose content the name of the stored book is made */
     unsigned char *table = read_file(path, /* trusted */ 0, &size, error);
     if (!table) return error->code;
     stored_path(table, size, stored, sizeof stored);
@@ -404,7 +409,7 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char pro
         return 0;
     }
     char *copy = strdup(list);
-    int position = 0;
+    int position = *list == ':'; /* a list that begins with ":" has no first table, which would be that of the world */
     for (char *at = copy, *next; at; at = next) {
         next = strchr(at, ':');
         if (next) *next++ = 0;

@@ -1,6 +1,9 @@
 /* The transport over MPI: messages by MPI on its own communicator (mpi_messages.c), and between processes of a host through
  * shared memory. It calls the PMPI functions, because this library itself defines some of MPI's names (preload_calls.c).
  *
+ * If calls are compared (`base.call` is set, ap_wire_call), a process that waits for long sends the others a note, a message of
+ * which the engine does not know: which call it is in. So processes that are in different calls find that out (mpi_messages.c).
+ *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: a wire owns its communicator and its shared memory; after a failure both are left to the end of the process, as
  *   MPI may still write there.
@@ -40,7 +43,7 @@ static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void 
 
 static void begin_call(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
-    w->has_notified = 0; /* of this call */
+    w->has_notified = 0; /* the others know nothing of this call yet */
     if (w->shared) ap_shared_begin(w->shared, self);
 }
 
@@ -133,7 +136,7 @@ static int hash_computer(void) {
 }
 
 /* Collective: the number of processes of `comm` on this computer. Returns an error code of MPI, like all functions below that
- * return an int without `error`, unless it is called a condition. */
+ * return an int without `error`, except those whose comment begins with Whether, or says what False means. */
 static int count_here(MPI_Comm comm, int *count) {
     MPI_Comm host;
     int code = PMPI_Comm_split(comm, hash_computer(), 0, &host);
@@ -311,7 +314,7 @@ static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, in
         code = PMPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, w->caller_comm);
     }
     if (all != local) free(all);
-    if (shared) ap_shared_complete(shared);
+    if (shared) ap_shared_complete(shared); /* closes its file: all have joined, or failed to */
     if (!code && all_ok) {
         w->shared = shared;
     } else {
@@ -327,7 +330,7 @@ static int connect_far(mpi_wire *w) {
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &tag_bound, &has_bound);
     w->most_tag = has_bound ? *tag_bound : 32767; /* what MPI guarantees */
-    return code ? code : ap_mpi_find_piece(w);
+    return code ? code : ap_mpi_find_piece(w); /* the pieces in which long messages are sent, not those of a chunk */
 }
 
 /* `vicinity` (transport_mpi.h): which processes share memory, as the caller knows already; NULL: they find it out here. */

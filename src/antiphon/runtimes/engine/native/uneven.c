@@ -109,7 +109,8 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     summary all = {0, 0};
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
-    if (!wire->call || me >= ranks) /* wires that compare calls (ap_wire_call) know which rank this is */
+    /* Only a wire whose processes compare which call they are in (ap_wire_call) knows the rank of this one. */
+    if (!wire->call || me >= ranks)
         return ap_fail(error, AP_INVALID, "this wire compares no calls");
     summary *summaries = calloc(ranks, sizeof *summaries);
     message *messages = calloc(ranks, 2 * sizeof *messages);
