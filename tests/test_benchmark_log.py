@@ -296,6 +296,14 @@ def test_lines_of_the_library_within_a_row(stamp: str) -> None:
     assert (rounded(run.points()), run.garbled, run.signs) == (POINTS, 0, ("sockets",))
 
 
+@pytest.mark.parametrize(
+    "line", ['{"log": "a\tb", "level": 1}', '{"log": "C:\\x"}', '{"log": "\\ud83d"}', '{"log": "begin']
+)
+def test_other_lines_of_json_hide_no_row(line: str) -> None:
+    (run,) = read_runs(f'{line}\n{LOG}end", "a": 1}}\n')
+    assert rounded(run.points()) == POINTS
+
+
 def test_runs_of_other_programs_do_not_count() -> None:
     text = LOG + LOG.replace("all_reduce", "sendrecv") + table("none -1", 0.875)
     (run,) = read_runs(LOG + LOG.replace("all_reduce", "sendrecv"))

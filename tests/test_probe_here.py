@@ -88,8 +88,8 @@ def program(linux: Linux, name: str, answers: Mapping[str, str], code: int = 0) 
     (folder / name).chmod(0o755)
 
 
-def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "", pcie: object = None) -> Probed:
-    return look_at_machine(source, str(linux.root), environment, pcie)
+def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "", **options: object) -> Probed:
+    return look_at_machine(source, str(linux.root), environment, options)
 
 
 def alike(found: Probed, spec: str) -> bool:
@@ -296,6 +296,9 @@ def test_the_hosts_of_a_job(linux: Linux) -> None:
     assert found.names == ("n3", "n4", "n7")
     assert found.machine.places[:3] == ("n3", "n4", "n7")
     assert seen(linux, {}, "slurm").machine.ranks == 8
+    assert min(kind.bandwidth for kind in seen(linux, {}, "slurm", nic="400Gbit/s").machine.types) == 50 * 10**9
+    with pytest.raises(Invalid, match="unknown option of reader slurm 'pcie'"):
+        seen(linux, {}, "slurm", pcie=True)
     with pytest.raises(Invalid, match="SLURM_JOB_NODELIST: 'n9' does not exist"):
         seen(linux, {"SLURM_JOB_NODELIST": "n9"}, "slurm")
     program(linux, "ibnetdiscover", {"": fabric({"sw": "switch"}, ["sw 1 - a/m 1 4xHDR", "sw 2 - b/m 1 4xHDR"])})

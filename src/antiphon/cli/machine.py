@@ -130,11 +130,11 @@ def probe_command(
     sysfs = str(options.pop("sysfs", here.SYSFS))  # where Linux shows its devices
     if files:
         probed = read(files, source, options)
-    elif for_files := options.keys() - {"pcie"}:  # of those left, only pcie= is also for this machine
-        raise Invalid(f"--option {min(for_files)}=: is for a file; name one")
+    elif not source and (for_tools := options.keys() - {"pcie"}):  # looking at this machine takes only pcie=
+        raise Invalid(f"--option {min(for_tools)}=: is for a file; name one, or a tool by --from")
     else:
         with working("looking at this machine"):
-            probed = here.look_at_machine(source, sysfs, pcie=options.get("pcie"))
+            probed = here.look_at_machine(source, sysfs, options=options)
     if only:
         probed = probed.only(_parse_members(probed, only), f"only {only[:100]}")
     if profile is not None and probed.profile is None:

@@ -43,7 +43,7 @@ PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes
 # Replaced by a blank before lines are read: colours of a terminal, ` and | of a forum, tags of launchers
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]|\[[0-9]+(?:,[0-9]+)?\](?:<\w+> ?:?)?")
 # A line of a container's log: Docker's driver json-file writes {"log": "the line\n", "stream": "stdout", "time": "..."}
-_CONTAINER_LINE = re.compile(r'^\{"log": ?("(?:[^"\\]|\\.)*").*\}$', re.MULTILINE)
+_CONTAINER_LINE = re.compile(r'^\{"log": ?("(?:[^"\\\n]|\\.)*").*\}\r?$', re.MULTILINE)
 # The name of a benchmark program. With `verb` or `option` the line starts it; else it may be a listing or prose.
 _PROGRAM_NAME = re.compile(
     r"(?P<verb>Collective test starting: |\./)?\b(?P<name>[a-z_]{4,20})_perf(?:_mpi)?\b(?P<option>\s+-)?"
@@ -166,7 +166,7 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
         text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
-    text = _CONTAINER_LINE.sub(lambda line: decode(line[1].encode(), str).rstrip("\n"), text)
+    text = _CONTAINER_LINE.sub(_unwrap_line, text)
     text = _SHEET_ROW.sub(lambda row: row[0].replace(row[1], " "), _NOISE.sub(" ", text))
     every_run = [*_Reader(text.splitlines()).read()]
     runs = [run for run in every_run if run.rows]
@@ -188,6 +188,14 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
             f"measures {quote(runs[0].kind)}, which is no collective; use all_reduce_perf, all_gather_perf, ..."
         )
     return collectives
+
+
+def _unwrap_line(line: re.Match[str]) -> str:
+    """Return what a program printed, from a line of a container's log; the line itself if it is no JSON."""
+    try:
+        return decode(line[1].encode(), str).rstrip("\n")
+    except (Invalid, UnicodeEncodeError):
+        return line[0]
 
 
 def is_collective(name: str) -> bool:

@@ -109,7 +109,7 @@ class LogGPFit:
         start = [self.regime_of(size).start for size in medians.sizes]
         transfer = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)  # (s-1) G, seconds
         # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
-        # `shared_limit`: by how many transfers of a message at that resource n messages take longer than one.
+        # `excess_half_trips`: by how many transfers of a message at that resource n messages take longer than one.
         gaps: Floats = (np.array([figures["g"] for figures in start]) + transfer) * medians.turns
         return gaps if medians.excess_half_trips is None else np.maximum(gaps, transfer * medians.excess_half_trips)
 

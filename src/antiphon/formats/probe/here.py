@@ -33,6 +33,7 @@ from antiphon.formats.probe.speeds import (
     pcie_speed,
 )
 from antiphon.formats.probe.table import SOURCES, read
+from antiphon.registry import refuse_unknown_options
 
 SYSFS = "/sys"
 PROGRAM_TIMEOUT = 60.0  # seconds
@@ -44,22 +45,27 @@ Environment = Mapping[str, str]
 
 
 def look_at_machine(
-    source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None
+    source: str = "",
+    sysfs: str = SYSFS,
+    environment: Environment | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Probed:
     """Return this machine, as far as this process may use it.
 
-    `source`: ask this tool alone. `sysfs`: the folder to read instead of /sys. `pcie`: as for `build_box`.
+    `source`: ask this tool alone. `sysfs`: the folder to read instead of /sys. `options`: of the tool's reader; without
+    `source` only `pcie`, as for `build_box`.
     """
     variables = os.environ if environment is None else environment
-    probed = _printed_machine(source, pcie) if source else _look_at_all(sysfs, pcie)
+    options = options or {}
+    probed = _printed_machine(source, options) if source else _look_at_all(sysfs, options.get("pcie"))
     return keep_allocated(probed, variables)
 
 
 # ---- programs ----
 
 
-def _printed_machine(source: str, pcie: object) -> Probed:
-    """Return the machine that the programs of one source print. `pcie`: the option of its reader, if not None."""
+def _printed_machine(source: str, options: Mapping[str, object]) -> Probed:
+    """Return the machine that the programs of one source print. `options`: of its reader."""
     if source not in SOURCES:
         raise unknown("source of machines", source, SOURCES)
     programs = SOURCES[source].programs
@@ -71,8 +77,9 @@ def _printed_machine(source: str, pcie: object) -> Probed:
             f"--from {source} without a file asks {first_program}, which is not on PATH; install it, or name a file "
             "with what it prints"
         )
+    refuse_unknown_options("reader", source, SOURCES[source].load(), options)  # before its programs run
     with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
-        return read(_run_programs(source, folder), source, {} if pcie is None else {"pcie": pcie})
+        return read(_run_programs(source, folder), source, options)
 
 
 def _run_programs(source: str, folder: str) -> list[str]:
