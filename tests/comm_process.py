@@ -78,7 +78,7 @@ def check_moving(c: Any, rows: list[Array]) -> None:
     block = line[c.rank * size : (c.rank + 1) * size]
     block[:] = mine
     same(c.allgather(block, out=line), every)
-    for root in range(c.ranks):
+    for root in range(c.ranks) if size == 7 else (size % c.ranks,):
         own = mine.copy()
         same(c.broadcast(own, root), rows[root])
         here = c.rank == root
@@ -114,10 +114,10 @@ def check_counts(c: Any) -> None:
     refused("its rows have", lambda: c.alltoallv(np.zeros((c.ranks, 2 if c.rank else 3)), [1] * c.ranks))
 
 
-def check_all(c: Any, types: tuple[Any, ...] = TYPES) -> None:
+def check_all(c: Any, types: tuple[Any, ...] = TYPES, sizes: tuple[int, ...] = (0, 1, 7, 1000)) -> None:
     """All types, operators, sizes, in place and not."""
     for dtype in types:
-        for size in (0, 1, 7, 1000):
+        for size in sizes:
             rows = [((np.arange(size) + 2 * r) % 3 + 1).astype(dtype) for r in range(c.ranks)]
             for op in ("sum", "prod", "max", "min", "avg") if size == 7 else ("sum",):
                 check_combining(c, rows, op)
@@ -190,7 +190,7 @@ def run_mpi(table: str) -> None:
         check_wrong_calls(c)
         told["table"] = c.report()
     with antiphon.comm.connect(None) as c:
-        check_all(c, ("int8", "uint16", "float16", "float64", ml_dtypes.bfloat16))
+        check_all(c, ("uint16", "float16", ml_dtypes.bfloat16), (0, 7))
         told["none"] = c.report()
         check_counts(c)
         told["counts"] = c.report()
@@ -215,7 +215,7 @@ def run_mpi(table: str) -> None:
 
 
 def run_one(rank: int, ranks: int, address: str, table: str, checks: list[str]) -> None:
-    timeout = 2.0 if {"lonely", "odd"} & {*checks} else 20.0
+    timeout = 1.0 if {"lonely", "odd"} & {*checks} else 20.0
     if "odd" in checks and rank == 1:
         ranks += 1
     table_given: Any = table if rank == 0 and table else None

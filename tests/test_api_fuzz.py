@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import replay_traces
+from quick import ordinary
 
 import antiphon
 from antiphon.errors import AntiphonError, Invalid
 
-CALLS = 1000
+CALLS = 400 if ordinary else 1000
 SEED = 7
 
 

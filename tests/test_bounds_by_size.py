@@ -162,7 +162,7 @@ def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, ki
     proofs = BoundEvaluator(machine, target, bound(machine, target))
     bounds = {model: least for model in BOUNDS if (least := model_bound(model, {}, proofs)) is not None}
     assert {"alpha-beta", "critical-path"} <= bounds.keys()
-    for planner in QUICK:
+    for planner in QUICK[:: 2 if quick.ordinary else 1]:
         try:
             schedule = plan(kind, machine, planner=planner, budget=2).entries[0].schedule
         except AntiphonError:
@@ -180,10 +180,10 @@ def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, ki
 @pytest.mark.parametrize("seed", in_turn(range(60), 60))
 def test_no_plan_is_faster_on_random_machines(seed: int) -> None:
     rng = random.Random(seed)
-    machine = random_machine(rng, rng.randint(2, 6 if quick.ordinary else 8))
-    for kind in KINDS:
+    machine = random_machine(rng, rng.randint(2, 4 if quick.ordinary else 8))
+    for kind in KINDS[:: 2 if quick.ordinary else 1]:
         least = alpha_beta_bound(machine, kind)
-        for planner in some(("direct", "flows", "greedy", "trees")):
+        for planner in some(("flows", "direct", "greedy", "trees")):
             try:
                 schedules = [entry.schedule for entry in plan(kind, machine, planner=planner, effort=0.2).entries]
             except AntiphonError:
@@ -287,7 +287,7 @@ def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:
 
 
 def test_evidence_for_other_hosts_is_refused() -> None:
-    machine, other = topology("delta:nodes=2"), topology("delta:nodes=3")
+    machine, other = (topology(f"cluster:box=full:ranks=2,boxes={boxes}") for boxes in (2, 3))
     evidence = find_evidence(machine, Collective("broadcast", machine.ranks))
     with pytest.raises(Invalid, match="hosts"):
         bound_by_size(other, Collective("broadcast", other.ranks), None, 0.0, evidence)
@@ -363,7 +363,7 @@ GROUPS = ((0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 8), (0, 1, 8, 9))
 @pytest.mark.parametrize(
     ("kind", "members", "model"),
     in_turn(
-        itertools.product(("allreduce", "broadcast", "allgather", "alltoall"), GROUPS, ("alpha-beta", "calls")), 29
+        itertools.product(("broadcast", "allreduce", "allgather", "alltoall"), GROUPS, ("alpha-beta", "calls")), 29
     ),
 )
 def test_no_plan_of_a_group_is_predicted_faster(kind: str, members: tuple[int, ...], model: str) -> None:

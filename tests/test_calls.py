@@ -179,11 +179,11 @@ def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
             ("hgx-h100", {}, "calls"),
             ("hgx-h100", {"model": "alpha-beta"}, "alpha-beta"),
             ("hgx-h100", {"ranks": [0, 1]}, "calls"),
-            ("cluster:box=hgx-h100,boxes=2", {"ranks": [0, 1, 8]}, "alpha-beta"),
             ("hgx-h100", {"profile": Profile(alpha={"nvlink": 1e-6})}, "alpha-beta"),
             ("cluster:box=mi300x,boxes=2", {}, "calls"),
             ("mi250", {}, "alpha-beta"),
             ("ring:ranks=4", {}, "alpha-beta"),
+            ("cluster:box=hgx-h100,boxes=2", {"ranks": [0, 1, 8]}, "alpha-beta"),
         ],
         3,
     ),
@@ -227,8 +227,7 @@ def test_a_plan_is_priced_by_the_figures_of_its_machine(
     [
         ("cluster:box=hgx-h100,boxes=2", [0, 1, 8], "alpha-beta"),
         ("dgx1v", [0, 5], "calls"),
-        ("dgx1v", [0, 1], "calls"),
-        ("hgx-h100", [2, 5], "calls"),
+        *(pytest.param(*case, "calls", marks=pytest.mark.slow) for case in (("dgx1v", [0, 1]), ("hgx-h100", [2, 5]))),
     ],
 )
 def test_a_plan_for_some_ranks_is_priced_as_it_was_tuned(machine: str, ranks: list[int], model: str) -> None:

@@ -355,11 +355,11 @@ def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
 
 
 def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:
-    plan = written(capsys, "frontier", "allgather", MACHINE, "--planner", "sccl:steps=2")
+    plan = written(capsys, "frontier", "allgather", MACHINE)
     rewrite(plan, lambda p: p["entries"][0]["schedule"]["provenance"].pop("certificate"))
     fault = answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]
     assert fault["message"].startswith(
-        "(C, S, R) = (2, 2, 3): certificate: the schedule is called 'proved-optimal', but the plan"
+        "up to 2MiB, (C, S, R) = (2, 2, 3): certificate: the schedule is called 'proved-optimal', but the plan"
     )
 
 

@@ -113,7 +113,7 @@ def test_over_sockets_and_through_shared_memory(tmp_path: Path, monkeypatch: pyt
 
 
 @needs_cc
-@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("near", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_alltoall_of_uneven_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
     """By a plan for an average of counts, from 1 KB on, whatever the counts of a call are."""
     monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
@@ -134,7 +134,7 @@ def learned(report: list[dict[str, Any]]) -> set[str]:
 
 
 @needs_cc
-@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("near", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_learning_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
     monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
     monkeypatch.setenv("ANTIPHON_LEARN", "1")

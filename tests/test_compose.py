@@ -306,7 +306,7 @@ def clusters(draw: st.DrawFn) -> Topology:
     )  # fmt: skip
 
 
-@settings(max_examples=3 if ordinary else 100, deadline=None)
+@settings(max_examples=2 if ordinary else 100, deadline=None)
 @given(clusters(), st.sampled_from(KINDS), st.data())
 def test_random_clusters(machine: Topology, kind: str, data: st.DataObject) -> None:
     composed(machine, kind, data)

@@ -70,7 +70,7 @@ GROUPS: dict[str, Members] = {
 }  # fmt: skip
 
 EXAMPLES = list(examples())
-TURNS = 3 if quick.ordinary else 1
+TURNS = 6 if quick.ordinary else 1
 
 
 @cache
@@ -103,7 +103,9 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12, 0))
+@pytest.mark.parametrize(
+    ("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12, 0, 1)
+)
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     judge = Judge(MODELS, variants=1 if quick.ordinary else None, turns=TURNS)
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), judge, "most")

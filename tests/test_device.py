@@ -345,6 +345,7 @@ def compiles(command: Sequence[str], folder: Path) -> None:
     assert "warning" not in done.stderr
 
 
+@pytest.mark.slow  # test_device_cuda.py compiles it so, too
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_nvcc_takes_it_without_a_word(tmp_path: Path) -> None:
     compiles([str(NVCC), "-arch=sm_90", "-Xcicc", "-O0", "-ptx", "-Xcompiler", "-Wall,-Wextra"], tmp_path)

@@ -72,8 +72,8 @@ def sweep(ranks: int, pairs: Sequence[tuple[str, str]], units: Sequence[int], ra
 
 def test_some_of_all() -> None:
     random, done = np.random.default_rng(1), 0
-    for number, ranks in enumerate((2, 3, 4, 5, 7, 8)):
-        done += sweep(ranks, PAIRS[number::54], (0, 61), random)
+    for number, ranks in enumerate((2, 3, 5, 8)):
+        done += sweep(ranks, PAIRS[number::72], (0, 61), random)
     assert done > 15
 
 

@@ -135,8 +135,8 @@ LONG = {  # what they run has tests of its own too
     "docs/have/fabric.md", "docs/have/mpi.md", "docs/have/no-cluster.md", "docs/have/nvidia.md", "docs/have/paper.md",
     "docs/have/pytorch.md", "docs/index.md", "docs/lab.md", "docs/models/loggp.md", "docs/models/nccl.md",
     "docs/mpi.md", "docs/numpy.md", "docs/replay.md", "docs/reproduction.md", "docs/planners/compose.md",
-    "docs/planners/index.md", "docs/planners/sccl.md", "docs/planners/trees.md", "docs/stock.md", "docs/torch.md",
-    "docs/tuning.md",
+    "docs/planners/index.md", "docs/planners/sccl.md", "docs/planners/switches.md", "docs/planners/trees.md",
+    "docs/stock.md", "docs/torch.md", "docs/tuning.md",
 }  # fmt: skip
 
 # What the root user and few cores need of Open MPI.

@@ -139,7 +139,7 @@ def test_frontiers_and_sweeps_come_from_their_files(capsys: Capture) -> None:
         '[[machines]]\ntopology = "ring"\nvary = { ranks = [4, 8], nonsense = [1] }\n'
         '[[machines]]\ntopology = "ring"\nvary = { ranks = [4, 8] }\n[[prices]]\nname = "list"\nrank = 2.5\n'
     )
-    result = antiphon.sweep.run("study.toml")
+    result = antiphon.sweep.run("study.toml", engine="processes:1")
     result.save("study.csv")
     page = Page(antiphon.pages.explore("study.csv")).data
     assert page == Page(antiphon.pages.explore(result)).data

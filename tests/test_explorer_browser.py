@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ THOUSAND = "cluster:box=hgx-h100,boxes=128"
 MACHINES = ["dgx1v", "cluster:box=hgx-h100,boxes=4", "sym384", "torus:dims=8x8x8", THOUSAND]
 
 
+@cache
 def page_of(spec: str) -> str:
     """A page of an allreduce; of a thousand ranks in one direction, so that it can be played."""
     how: dict[str, Any] = {"planner": "ring", "options": {"directions": 1}} if spec == THOUSAND else {}

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
-from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_books, read_table
+from antiphon.runtimes.serve.book import Book, decode_book, encode_book, make_book, read_books, read_table
 from antiphon.runtimes.serve.group_book import group_book
 from antiphon.select.failures import classify_failures
 from antiphon.select.plan_files import load_plans
@@ -203,11 +204,15 @@ def test_the_books_of_a_table(table: Path) -> None:
         assert {page.kind for page in book.pages} == {"allreduce"}
 
 
+@cache
+def small_book() -> Book:
+    return make_book([antiphon.plan("allreduce", "ring:ranks=3")])
+
+
 @given(st.text(max_size=20))
 @settings(max_examples=20)
 def test_a_book_says_what_is_dead(name: str) -> None:
-    plan = antiphon.plan("allreduce", "ring:ranks=3")
-    book = replace(make_book([plan]), dead=name.encode("utf-8", "replace").decode())
+    book = replace(small_book(), dead=name.encode("utf-8", "replace").decode())
     assert decode_book(encode_book(book)).dead == book.dead
 
 

@@ -133,7 +133,7 @@ def test_wrong_files(change: dict[str, object], message: str) -> None:
 PLANS = [  # collective, machine, mesh, bytes per second of nbytes at the bound, greatest gap of the plan
     ("allreduce@every=8", "cluster:box=dgx-a100,boxes=2", None, 25 * 10**9, 1.0),
     ("allreduce@every=2", "ring:ranks=4", None, 25 * 10**9, 1.01),
-    ("allreduce@rows + allreduce@columns", "mesh:dims=2x3", None, None, 1.1),
+    pytest.param("allreduce@rows + allreduce@columns", "mesh:dims=2x3", None, None, 1.1, marks=pytest.mark.slow),
     pytest.param(  # links between the groups help: a joint dual
         "allreduce@0-2;3-5", "full:ranks=6", None, 75 * 10**9, 1.1, marks=pytest.mark.slow
     ),

@@ -39,7 +39,7 @@ def named(planner: str, spec: str, kind: str) -> set[str]:
             marks=pytest.mark.slow,
         ),
         pytest.param("torus:dims=64x64", "allgather", ("relay", "trees"), {"ring", "compose"}, marks=pytest.mark.slow),
-        ("torus:dims=64x64", "allreduce", ("relay", "trees"), {"ring", "compose"}),
+        ("torus:dims=48x48", "allreduce", ("relay", "trees"), {"ring", "compose"}),
         ("star:ranks=4096", "alltoall", ("ring", "multi-ring", "flows"), {"direct", "pairwise"}),
     ],
 )

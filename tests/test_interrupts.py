@@ -126,7 +126,7 @@ KILL = "os.kill(os.getpid(), signal.SIGINT)"
             # while it leaves: a thread that takes its time
             f"""
     def late():
-        time.sleep(1)
+        time.sleep(0.3)
         {KILL}
         time.sleep(60)
     threading.Thread(target=late).start()

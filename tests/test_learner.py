@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn, ordinary
 
 import antiphon
 from antiphon.cli import run
@@ -58,7 +59,7 @@ def base_times(library_ms: float, *plan_ms: float) -> Times:
     return times
 
 
-def test_ten_thousand_calls_with_drawn_delays() -> None:
+def test_thousands_of_calls_with_drawn_delays() -> None:
     """Which candidate is the fastest changes every 400 calls; all eight processes always take the same (`call`)."""
     draw = random.Random(5)
     drawn: dict[tuple[int, CallCandidate], float] = {}
@@ -67,7 +68,7 @@ def test_ten_thousand_calls_with_drawn_delays() -> None:
         return drawn.setdefault((call // 400, candidate), draw.uniform(1e-3, 3e-3))
 
     group = Group(8, 1, programs=5)
-    taken = {group.call(times) for _ in range(10_000)}
+    taken = {group.call(times) for _ in range(4_000 if ordinary else 10_000)}
     assert {candidate.program for candidate in taken} == set(range(5))
     assert len(taken) > 6  # slices, too
     choices = group.learners[0].choices()
@@ -75,7 +76,7 @@ def test_ten_thousand_calls_with_drawn_delays() -> None:
     assert {choice.why for choice in choices} >= {"first search", "calls took longer"}
 
 
-@pytest.mark.parametrize("busy_library", [14, 15, 18])
+@pytest.mark.parametrize("busy_library", [14, pytest.param(15, marks=pytest.mark.slow), 18])
 def test_three_phases(busy_library: int) -> None:
     """Quiet; a neighbour takes half of a link that the plans need; quiet. At most 8 % more than always the best.
 
@@ -122,7 +123,7 @@ def regret_of_job(job: str, seed: int, calls: int) -> float:
     return spent / least - 1
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", in_turn(JOBS, 3))
 def test_regret_of_short_and_long_jobs(job: str) -> None:
     """At most 6.5 % in 2000 calls, whatever is drawn; searches are short, so that even 600 calls lose little."""
     assert max(regret_of_job(job, seed, 2000) for seed in range(8)) <= 0.065

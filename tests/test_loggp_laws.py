@@ -271,7 +271,7 @@ here = topology("delta:nodes=2")
 made = next(iter(table("planner")["kring"].load()(Request(here, Collective("allreduce", 8)), k=4)))
 models = ["loggp", "loggp:fidelity=packet", "loggp:order=streams", "loggp:order=data", "loggp:contention=off",
           "loggp:meaning=loggops"]
-out = [prepare(model, made, here, profile="loggp-delta")(nbytes) for model in models for nbytes in (100, 300000)]
+out = [prepare(model, made, here, profile="loggp-delta")(nbytes) for model in models for nbytes in (100, 60000)]
 told = [[float(one.seconds), list(map(float, one.terms.values())), [list(map(int, h)) for h in one.critical_path]]
         for one in out]
 """

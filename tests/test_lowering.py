@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ PLANS = [
 ]  # fmt: skip
 
 
+@cache
 def made(kind: str, spec: str, planner: str, **options: Any) -> antiphon.Plan:
     return antiphon.plan(kind, antiphon.topology(spec), planner=planner, nbytes="1MB", **options)
 
