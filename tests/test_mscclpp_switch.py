@@ -99,7 +99,9 @@ def test_machines_of_the_catalogue(machine: str) -> None:
             ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "blocks"), [("allreduce", 8), ("allgather", 32), ("broadcast", 4)])
+@pytest.mark.parametrize(("kind", "blocks"), [
+    ("allreduce", 8), pytest.param("allgather", 32, marks=pytest.mark.slow), ("broadcast", 4),
+])  # fmt: skip
 def test_a_group_of_blocks_shares_the_signals_to_many_partners(kind: str, blocks: int) -> None:
     """19 partners of a rank are more than a block has channels for; each block has some, and all move data."""
     for plan in files(kind, star(20), blocks=blocks).values():

@@ -13,6 +13,7 @@ part parts said seen some taken then there thing things told two wanted way ways
 VAGUE = frozenset(WORDS.split())
 # Where one of them may be assigned: a file without such a place need not be parsed.
 ASSIGNED = re.compile(rf"\b(?:{'|'.join(VAGUE)})\s*(?:[=,:)\]]|[-+*/%|&^@<>]+=|in\b)")
+NO_CODE = re.compile(r'"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])*'|#.*")  # strings, comments
 # Per room: how many vague names are left. Terms of a paper or of a format are among them: parts of a partition (bounds)
 # or of a chunk (SCCL), ways of a path. Lower a number when you rename.
 LEFT = {
@@ -42,7 +43,7 @@ LEFT = {
 def vague_names(source: str) -> list[str]:
     """Each name that is assigned or taken as an argument, once for every line on which it is."""
     names = set()
-    if not ASSIGNED.search(source):
+    if not ASSIGNED.search(NO_CODE.sub("''", source)):
         return []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick
 
 import antiphon
 from antiphon.cli import run
@@ -49,12 +50,12 @@ def hops(schedule: Schedule, machine: Topology) -> set[tuple[int, int, int]]:
     return {*zip(schedule.op.tolist(), schedule.src.tolist(), schedule.dst.tolist(), strict=True)}
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 32))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 32))])
 def test_repaired_plans_of_random_machines(seed: int) -> None:
     """Every repaired plan is verified when it is made, and none beats the bound of the degraded machine."""
     rng = random.Random(seed)
     machine = random_machine(rng)
-    for kind in rng.sample(KINDS, 4):
+    for kind in rng.sample(KINDS, 4)[: 2 if quick.ordinary else 4]:
         planner = "trees" if kind in KINDS[:5] else "relay"
         old = antiphon.plan(kind, machine, planner=planner)
         options: dict[str, Any] = {"fraction": rng.choice([0.1, 0.3]), "seed": seed}
@@ -86,7 +87,8 @@ def test_repaired_plans_of_random_machines(seed: int) -> None:
             "allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_nics": "9"}, "trees", 0.75, 1.1, marks=pytest.mark.slow
         ),
         ("allreduce", "cluster:box=dgx1v,boxes=2", {"drop_nics": "host0/nic1"}, "trees", 0.5, 1.15),  # a shared limit
-        ("allreduce", "torus:dims=4x4", {"drop_links": "0-1"}, "trees", 0.85, 1.1),
+        ("allreduce", "torus:dims=3x3", {"drop_links": "0-1"}, "trees", 0.75, 1.1),
+        pytest.param("allreduce", "torus:dims=4x4", {"drop_links": "0-1"}, "trees", 0.85, 1.1, marks=pytest.mark.slow),
         ("allgather", "torus:dims=4x4", {"drop_ranks": [5]}, "trees", 0.7, 1.1),
         pytest.param(  # new trees are 4 % faster
             "broadcast", "torus:dims=4x4", {"slow": "0-1=0.5"}, "trees", 0, 1.05, marks=pytest.mark.slow
@@ -151,8 +153,8 @@ def test_few_of_many_trees_load_links_alike(machine: str, trees: int, rate: floa
 def test_on_many_ranks_what_moves_along_no_trees_is_replaced_by_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.select.repair.CHEAP_RANKS", 4)
     texts: list[str] = []
-    old = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
-    plan = repair(old, degrade("hgx-h100", slow="3-nvswitch=0.5"), nbytes="1GB", progress=texts.append)
+    old = antiphon.plan("allreduce", "full:ranks=5", planner="recursive-doubling")
+    plan = repair(old, degrade("full:ranks=5", drop_links="0-1"), nbytes="1GB", progress=texts.append)
     assert any("by trees out of every rank" in text for text in texts)
     assert antiphon.verify(plan)
 
@@ -217,7 +219,7 @@ def test_links_are_matched_by_their_ends_and_kinds() -> None:
 def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
     """However often a plan is repaired, its first planner is named; without claims, the schedule names it."""
     plan = antiphon.plan("allreduce", "full:ranks=4", planner="recursive-doubling")
-    for links in ("0-1", "0-1,2-3", "0-1,2-3,0-2"):
+    for links in ("0-1", "0-1,2-3"):
         plan = repair(plan, degrade("full:ranks=4", drop_links=links), nbytes="4MB")
         entry = plan.entries[0]
         assert entry.claims["repaired"]["planner"] == entry.schedule.provenance["found"]["of"] == "recursive-doubling"
@@ -255,16 +257,18 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert run(["plan", "allreduce", "dgx1v", "--planner", "trees", "-o", "old.json"]) == 0
     assert run(["topology", "degrade", "dgx1v", "--drop", "0-3:1", "--drop", "ranks=6", "-o", "broken.json"]) == 0
     capsys.readouterr()
-    assert run(["plan", "--repair", "old.json", "broken.json", "-o", "new.json", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["verified"]
-    assert told["repaired"]["kept"] < told["repaired"]["transfers"] == 84
-    assert run(["plan", "allreduce", "broken.json", "--repair", "old.json"]) == 0
-    assert capsys.readouterr().out.startswith(f"kept {told['repaired']['kept']} of 84 transfers")
+    assert run(["plan", "allreduce", "broken.json", "--repair", "old.json", "-o", "new.json"]) == 0
+    kept = antiphon.load("new.json").entries[0].claims["repaired"]["kept"]
+    assert 0 < kept < 84
+    assert capsys.readouterr().out.startswith(f"kept {kept} of 84 transfers")
     assert run(["verify", "new.json", "--proof"]) == 0
     assert run(["plan", "allreduce", "dgx1v", "-o", "ring.json"]) == 0
     assert run(["topology", "degrade", "dgx1v", "--drop", "0-1", "-o", "lacks.json"]) == 0
     capsys.readouterr()
+    assert run(["plan", "--repair", "ring.json", "lacks.json", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verified"]
+    assert told["repaired"] == {"kept": 448, "transfers": 448, "planner": "ring"}
     assert run(["plan", "--repair", "ring.json", "lacks.json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "kept 448 of 448 transfers (100%) of the plan by ring, as all of them still work"

@@ -58,14 +58,11 @@ def test_every_command_tells_the_same_row() -> None:
     check(run_plan(made(), "1KB", on="fake"))
     check(bench_plans(made(), "1KB", on="local", iterations=2), "agree", "predicted_seconds", "planner")
     check(bench_plans(made(), "1KB", on="fake"), "predicted_seconds", "planner")
-    found = antiphon.measure.tune(
-        "allreduce", "full:ranks=3", on="fake", nbytes="1KB:4KB", search=antiphon.Search(workers="none")
-    )
+    asked: Any = {"planners": ["ring", "direct", "trees"], "search": antiphon.Search(workers="none")}
+    found = antiphon.measure.tune("allreduce", "full:ranks=3", on="fake", nbytes="1KB:4KB", **asked)
     assert found is not None
     check([dict(row) for row in found.rows], "over_best", "over_best_interval", "tied", "planner")
-    local = antiphon.measure.tune(
-        "allreduce", "full:ranks=3", on="local", nbytes="1KB", iterations=2, search=antiphon.Search(workers="none")
-    )
+    local = antiphon.measure.tune("allreduce", "full:ranks=3", on="local", nbytes="1KB", iterations=2, **asked)
     assert local is not None
     check([dict(row) for row in local.rows], "agree", "tied")
 

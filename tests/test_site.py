@@ -26,7 +26,9 @@ def test_every_command_has_its_part_of_the_reference() -> None:
     assert "LD_PRELOAD=$(antiphon build mpi --table table.json) \\\n" in pages["reference/cli/build.md"]
 
 
-@pytest.mark.parametrize("name", reference.MODULES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name == "antiphon.torch")) for name in reference.MODULES
+])  # fmt: skip # that of PyTorch takes seconds to load; the site has it, too
 def test_every_public_name_is_in_the_reference(name: str) -> None:
     try:
         importlib.import_module(name)
@@ -86,8 +88,27 @@ def test_links_that_leave_the_documents_lead_to_copies() -> None:
 
 
 @pytest.mark.skipif(find_spec("material") is None, reason="needs mkdocs-material: pip install 'antiphon[docs]'")
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+@pytest.mark.parametrize("looks", ["plain", pytest.param("material", marks=pytest.mark.slow)])
+def test_the_site_builds_without_a_warning(looks: str, tmp_path: Path) -> None:
+    """Every page and link is read; templates and colours of code take most of the time, so `plain` has none."""
+    config = ROOT / "mkdocs.yml"
+    if looks == "plain":
+        text = config.read_text(encoding="utf-8")
+        for old, new in (
+            ("name: material", f"name: null\n  custom_dir: {tmp_path / 'theme'}"),
+            ("docs_dir: ", f"docs_dir: {ROOT}/"), ("  - release/", f"  - {ROOT}/release/"), ("  - search\n", "  []\n"),
+            ("  - pymdownx.highlight\n", "  - pymdownx.highlight: {use_pygments: false}\n"),
+        ):  # fmt: skip
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        (tmp_path / "theme").mkdir()
+        config = tmp_path / "mkdocs.yml"
+        config.write_text(text, encoding="utf-8")
+        (tmp_path / "theme" / "main.html").write_text("{{ page.content }}", encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "--against" in (tmp_path / "site" / "reference" / "cli" / "tune.html").read_text()
+    pages = tmp_path / "site" / "reference"
+    assert "--against" in (pages / "cli" / "tune.html").read_text()
+    for name in ("antiphongroup", "collectivefailed", "report", "use") if find_spec("torch") else ():
+        assert f'<h2 id="{name}">' in (pages / "python" / "antiphon.torch.html").read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec import json
+from quick import in_turn
 
 from antiphon.cli import run
 from antiphon.core.collective import Collective
@@ -176,12 +177,12 @@ def test_what_is_no_file_is_damaged_and_replaced(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "request_words",
-    [
+    in_turn([
         "allreduce dgx1v --planner ring --planner recursive-doubling --nbytes 1KB:1GB",  # some sizes are left to NCCL
         "allreduce hgx-h100 --planner nvls --planner ring --nbytes 64KB:16MB",  # uses switches
         "allgather ring:ranks=4 --planner trees --planner ring --nbytes 1KB:1MB",  # no model of NCCL
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_tune_prints_the_same_with_and_without_a_store(
     request_words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,22 +134,23 @@ def test_synthesis_is_tried_unasked_where_some_ranks_are_not_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "planners"),
+    ("nodes", "planners", "nbytes"),
     [
-        pytest.param(1, (), marks=pytest.mark.slow),
-        pytest.param(4, (), marks=pytest.mark.slow),
-        (4, ("kring", "recmult", "compose")),
+        pytest.param(1, (), "1KB:64MB", marks=pytest.mark.slow),
+        pytest.param(4, (), "1KB:64MB", marks=pytest.mark.slow),
+        pytest.param(4, ("kring", "recmult", "compose"), "1KB:64MB", marks=pytest.mark.slow),
+        (2, ("kring", "recmult", "compose"), "1KB:64MB:256"),
     ],
-    ids=["usual", "usual-16-ranks", "named"],
+    ids=["usual", "usual-16-ranks", "named-16-ranks", "named"],
 )
 def test_large_schedules_that_are_never_the_fastest_are_dropped(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, planners: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, nodes: int, planners: tuple[str, ...], nbytes: str
 ) -> None:
     def tune_as_if_large(least: int, workers: str | int) -> Any:
         """Tune with LogGP, as if schedules of more than `least` messages were large."""
         monkeypatch.setattr("antiphon.cost.loggp.run.MAX_LOGGED_MESSAGES", least)
         spec = f"delta:nodes={nodes}"
-        return tune("allgather", spec, model="loggp", nbytes="1KB:64MB", workers=workers, planners=planners)
+        return tune("allgather", spec, model="loggp", nbytes=nbytes, workers=workers, planners=planners)
 
     every = tune_as_if_large(2**20, "none")
     few = tune_as_if_large(10, "none")

@@ -42,8 +42,12 @@ def least_cost(instance: Instance, steps: int, price: dict[Move, int]) -> int | 
     """The least that sends cost over which every input gets everywhere, of all sets of sends."""
     moves = list(itertools.product(range(len(instance.arcs)), range(steps)))
     cost = {move: sum(price[bond, move[1]] for bond in instance.arcs.paths[move[0]]) for move in moves}
-    sets = (chosen for count in range(len(moves) + 1) for chosen in itertools.combinations(moves, count))
-    return min((sum(cost[m] for m in chosen) for chosen in sets if spreads(instance, chosen)), default=None)
+    least = None
+    for chosen in itertools.chain.from_iterable(itertools.combinations(moves, k) for k in range(len(moves) + 1)):
+        total = sum(cost[move] for move in chosen)
+        if (least is None or total < least) and spreads(instance, chosen):
+            least = total
+    return least
 
 
 @settings(max_examples=examples(30), deadline=None)
