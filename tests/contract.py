@@ -182,16 +182,16 @@ def in_boxes(here: Topology, members: Members) -> bool:
     return here.name.startswith("cluster:box=hgx") and len(members) == here.ranks and "boxes=1," not in f"{here.name},"
 
 
-HELPED = "any whose ranks are joined by switches that multicast and reduce (broadcast, allgather: that multicast)"
+HELPED = "any whose ranks are joined by switches that multicast and reduce (for broadcast, allgather: multicast)"
 PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
-    "any where the ranks that exchange data are linked directly or through switches": linked,
+    "any where partners reach each other by a link or through switches, not through other ranks": linked,
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
     "any where the rings of every level have links or paths through switches (clusters, tori)": levelled,
-    "any connected one": connected,
+    "any connected one; data may pass through other ranks": connected,
     "any connected one, for collectives such as allreduce@rows": connected,
-    "any whose places or links show groups that are joined among themselves (clusters, tori)": grouped,
+    "any with groups, by place or links, whose ranks reach each other within the group (clusters, tori)": grouped,
     "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
-    "any connected one; above 128 ranks without search, from plans of quick planners": connected,
+    "any connected one; above 128 ranks it takes plans of quick planners instead of searching": connected,
     "any connected one of up to 512 ranks; 2048 with one root or a symmetric machine": lambda here, members: (
         connected(here, members) and len(members) <= 512  # more are not among the examples
     ),

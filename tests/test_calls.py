@@ -238,6 +238,18 @@ def test_a_plan_for_some_ranks_is_priced_as_it_was_tuned(machine: str, ranks: li
     assert antiphon.traces.simulate(found.plan, "1MB")[0]["model"].startswith("calls") == (model == "calls")
 
 
+@pytest.mark.parametrize("model", ["calls", "lowering:kind=kernel"])
+def test_the_bottleneck_names_the_greatest_term_also_one_that_the_call_adds(model: str) -> None:
+    plan = antiphon.plan("allreduce", "dgx1v", planner="ring")
+    greatest_terms = set()
+    for row in antiphon.predict(plan, "1KB:1GB", model=model):
+        greatest = max(row["terms"], key=row["terms"].__getitem__)
+        greatest_terms.add(greatest)
+        names = {"latency": "latency of 14 steps", "bandwidth": "link ", "steps": "14 steps by kernel"}
+        assert row["bottleneck"].startswith(names.get(greatest, f"{greatest}: "))
+    assert ("ramp" in greatest_terms) == (model == "calls")
+
+
 def test_a_trace_begins_after_the_launch(tmp_path: Path) -> None:
     plan = antiphon.plan("allgather", "hgx-h100", planner="ring")
     (row,) = antiphon.traces.simulate(plan, "1MB", trace=tmp_path / "trace.json")

@@ -4,6 +4,7 @@ import gzip
 import importlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -100,8 +101,11 @@ def test_where_no_planner_was_named_the_command_that_tries_all_is(capsys: Captur
         return capsys.readouterr().out
 
     asked = ["broadcast:root=1", "star:ranks=4,only=0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
-    line = "  next:      to try all planners:"
+    line = "  next:      ring is the default; to try all planners:"
     told = said("plan", *asked)
+    assert told.startswith("broadcast from rank 1 on star:ranks=4 only 0,1,2 by ring: ")
+    assert " chunks of the root's data, " in " ".join(told.split())
+    assert re.search(r"\n  at 1MB:    [0-9.]+ us, predicted by model alpha-beta\n", told)
     assert "times the least time" in told
     named = told.partition(f"{line}\n")[2].splitlines()[0].removeprefix("    antiphon ")
     assert sorted(named.split()) == sorted(["tune", *asked])

@@ -25,7 +25,8 @@ def test_predict_keys(capsys: Capture) -> None:
         assert row["algbw"] == pytest.approx(row["nbytes"] / row["seconds"])
         assert row["busbw"] == pytest.approx(row["algbw"] * 7 / 4)
         assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
-    assert "latency of 14 steps" in rows[0]["bottleneck"]
+    assert rows[0]["bottleneck"] == "latency of 14 steps, 601 ns each"
+    assert (rows[0]["collective"], rows[0]["topology"], rows[0]["planner"]) == ("allreduce", "dgx1v", "ring")
     assert rows[-1]["bottleneck"].startswith("link ")
     assert rows[-1]["bottleneck"].endswith(", nvlink)")
     (one,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB")["rows"]
@@ -67,7 +68,7 @@ def test_a_table_gives_the_plan_of_one_collective(capsys: Capture) -> None:
 def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(capsys: Capture) -> None:
     assert run(["predict", "plan.json", "--nbytes", "1KB:1GB"]) == 0
     text = capsys.readouterr().out
-    sizes = [line.split()[0] for line in text.splitlines()[1:22]]
+    sizes = [line.split()[0] for line in text.splitlines()[2:23]]
     assert sizes[6:12] == ["64KB", "128KB", "256KB", "512KB", "1.024MB", "2.048MB"]
     assert sizes[-2:] == ["524.288MB", "1GB"]
     assert "KiB" not in text
@@ -77,4 +78,4 @@ def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(caps
         "1KB", "8KB", "64KB", "512KB", "1MB",
     ]  # fmt: skip
     assert run(["predict", "allreduce", "hgx-h100", "--library", "nccl"]) == 2
-    assert "--nbytes: give a size or a range" in capsys.readouterr().err
+    assert "--nbytes is missing: give a size or a range" in capsys.readouterr().err

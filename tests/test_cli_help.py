@@ -82,7 +82,8 @@ def test_the_first_result_is_printed_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tune_prints_its_first_result_before_it_is_done(capsys: Capture) -> None:
     assert run(["tune", "allgather", "ring:ranks=4", "--nbytes", "1KB", "--planner", "ring", "--workers", "1"]) == 0
-    assert re.search(r"1 of \d+ done, the last allgather: ring \(best so far for 1KB: ring, ", capsys.readouterr().err)
+    first = r"1 of \d+ calls of planners done; the last: allgather by ring; best so far for 1KB: ring, "
+    assert re.search(first, capsys.readouterr().err)
 
 
 # ---- width ----
@@ -122,15 +123,15 @@ def test_predictions_on_a_narrow_terminal(capsys: Capture, monkeypatch: pytest.M
     for columns, terms in (("60", False), ("140", True)):
         monkeypatch.setenv("COLUMNS", columns)
         text = printed(capsys, "predict", "plan.json", "--nbytes", "1KB:1MB:32")
-        assert ("launch us" in text.splitlines()[0]) == terms
+        assert ("launch us" in text.splitlines()[1]) == terms
         assert ("+ columns also: " in text) != terms
         assert {"nbytes", "time", "algbw", "busbw"} <= set(text.split())
         assert max(map(len, text.splitlines())) <= int(columns)
 
 
 def test_bound_says_by_which_model_tune_computes_gaps(capsys: Capture) -> None:
-    note = "tune's gaps use --model calls"
-    assert note in printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB")
+    note = "tune's gaps use another bound: --model calls"
+    assert note in " ".join(printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB").split())
     assert note not in printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB", "--model", "calls")
     assert "tune's gaps" not in printed(capsys, "bound", "allreduce", "ring:ranks=4", "--nbytes", "1MB")
 
@@ -145,8 +146,8 @@ def test_verify_says_what_it_did_not_check(capsys: Capture) -> None:
     words = ["allreduce", "dgx1v", "--planner", "ring", "--planner", "recursive-doubling", "-o", "plan.json"]
     printed(capsys, "tune", *words)
     weak, strong = (" ".join(printed(capsys, "verify", "plan.json", *proof).split()) for proof in ([], ["--proof"]))
-    assert "gaps recomputed; as stated, not checked: predicted times, planners' notes (see --proof)" in weak
-    assert "figures recomputed, except those listed as stated" in strong
+    assert "gaps confirmed; not checked: predicted times, planners' notes (--proof checks or lists them)" in weak
+    assert "figures confirmed, except those listed as stated" in strong
     assert re.search(
         r"stated.* up to \S+, \(C, S, R\) = \(1, 3, 3\): claims: .*runners_up \(planner \S+, options", strong
     )

@@ -14,7 +14,7 @@ from antiphon.runtimes import inventory
 from antiphon.runtimes.inventory import list_workflows, look_here
 
 NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
-NCCL, RACE = "NCCL's algorithms, chosen by nccl-tests", "NCCL's settings, raced on your GPUs"
+NCCL, RACE = "NCCL's algorithms, the fastest in nccl-tests", "NCCL's settings, the fastest by timing"
 
 
 def files(root: Path, contents: dict[str, str]) -> None:
@@ -48,11 +48,12 @@ def machine(root: Path, gpus: list[tuple[str, str, str]], programs: dict[str, st
     [
         ([NVIDIA] * 8, {"nvidia-smi": "yes 'NVIDIA H100 80GB HBM3, 550.90' | /usr/bin/head -8", "cc": "echo cc 12.1"},
          ["libnccl.so.2.28.9"], "describe this machine",
-         {RACE: "mpi4py with mpiexec, or torch", "plans for MSCCL++": "MSCCL++", "our GPU kernel": "nvcc"}),
+         {RACE: "mpi4py with mpiexec, or torch", "plans run by MSCCL++": "MSCCL++",
+          "Antiphon's kernel in CUDA": "nvcc"}),
         ([NVIDIA], {}, [], "describe this machine", {NCCL: "NCCL"}),
         ([NVIDIA], {}, ["libnccl.so.2.28.9"], "describe this machine", {RACE: "a second GPU"}),
         ([AMD] * 2, {"hipcc": "exit 3"}, ["librccl.so.1.0"], "describe this machine",
-         {"our GPU kernel": "NVIDIA GPUs"}),
+         {"Antiphon's kernel in CUDA": "NVIDIA GPUs", "plans run by MSCCL++": "MSCCL++"}),
         ([], {"mpiexec": "echo 'mpiexec (Open MPI) 5.0.3'", "gcc": "echo gcc 13"}, [],
          "plans under an unchanged MPI program", {NCCL: "NVIDIA GPUs"}),
         ([], {}, [], None, {"plans under an unchanged MPI program": "mpiexec"}),
@@ -89,7 +90,7 @@ def test_the_race_is_tried_before_logs(tmp_path: Path, monkeypatch: pytest.Monke
         names = [row["route"] for row in workflows if row["works"]]
         assert names.index("describe this machine") < names.index(RACE) < names.index(NCCL)
         race = next(row for row in workflows if row["route"] == RACE)
-        assert race["commands"][0] == f"{start} tune allreduce here.json --on nccl -o table.json"
+        assert race["commands"][0] == f"{start} tune allreduce here.json --on nccl -o settings.json"
         assert race["status"] == "not yet run on a GPU"
         installed.pop("mpi4py", None)
 
@@ -101,6 +102,35 @@ def test_a_lab_runs_mpiexec_of_mpich_only(printed: str, runs_mpiexec: bool, tmp_
     workflows = list_workflows(look_here(str(tmp_path), machine(tmp_path, [], {"mpiexec": f"echo '{printed}'"})))
     commands = next(row for row in workflows if row["route"] == "an emulated cluster")["commands"]
     assert any("mpiexec" in command for command in commands) == runs_mpiexec
+
+
+@pytest.mark.parametrize(
+    ("script", "by", "version"),
+    [
+        ('[ "$1" = -showme:version ] && echo "mpicc: Open MPI 5.0.11 (Language: C)"', "Open MPI", "5.0.11"),
+        ('[ "$1" = -v ] && echo "mpicc for MPICH version 4.3.0" || exit 1', "MPICH", "4.3.0"),
+        ("echo 'gcc (Debian 12.2.0-14) 12.2.0'", "", ""),  # whose MPI is not known
+    ],
+)
+def test_the_version_of_mpicc_is_that_of_the_mpi(script: str, by: str, version: str, tmp_path: Path) -> None:
+    (row,) = look_here(str(tmp_path), machine(tmp_path, [], {"mpicc": script}))["mpi"]
+    assert (row["by"], row["version"]) == (by, version)
+
+
+def test_no_two_workflows_write_the_same_file_with_other_contents(tmp_path: Path) -> None:
+    """So that one can be tried after another; and rules of an MPI are used in the last command."""
+    found = look_here(str(tmp_path), machine(tmp_path, [], {"mpiexec": "echo 'mpiexec (Open MPI) 5.0.3'"}))
+    rows = {row["route"]: row["commands"] for row in list_workflows(found)}
+    makers: dict[str, set[str]] = {}
+    for commands in rows.values():
+        for command in commands:
+            for file in re.findall(r" -o (\S+)", command):
+                makers.setdefault(file, set()).add(command.partition(" antiphon ")[2] or command)
+    alike = {"settings", "by-logs"}  # of NCCL and of RCCL: no machine has both
+    assert {file for file, commands in makers.items() if len(commands) > 1} <= {*alike, *(f"{x}.json" for x in alike)}
+    commands = rows["your MPI's own algorithms, the fastest by timing"]
+    assert commands[-1].startswith("mpiexec -n ")
+    assert any("dynamic_rules_filename=rules/openmpi-rules.conf" in command for command in commands)
 
 
 def test_programs_that_hang_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

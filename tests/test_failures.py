@@ -1,6 +1,7 @@
 """`tune --failures`: one table for the intact machine and each single failure, and what chooses from it."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -221,8 +222,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     line = "tune allreduce ring:ranks=4 --nbytes 64KB --planner trees --workers 1 --failures links"
     assert run([*line.split(), "-o", "table.json"]) == 0
     text = capsys.readouterr().out
-    assert "4 single failures in 1 class with plans of its own" in text
+    assert "4 single failures, all alike:" in text
     assert "0-1, 0-3, 1-2, ..." in text
+    star = "tune allreduce star:ranks=3 --nbytes 64KB --planner direct --workers 1 --failures links"
+    assert run(star.split()) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"\n  \S+-\S*switch\S*, .*  3  impossible: cuts off a rank\n", text)
+    assert "over that of the intact machine" not in text
+    assert "--failures wires" not in text  # each link is one wire
     assert run([*line.split(), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["failures"]
     assert [(row["dead"], row["connected"]) for row in rows] == [(["0-1", "0-3", "1-2", "2-3"], True)]

@@ -71,7 +71,7 @@ def test_texts_say_what_to_use(broadcast: antiphon.Tuning) -> None:
     text = tuning_text(broadcast)
     verdict, table = text.split("\n\n")[:2]
     assert " ".join(verdict.split()) == (
-        "broadcast on hgx-h100, 1KB to 1GB: use Antiphon's plans from 1KB to 32KiB and at 128KiB (1.1x to 1.2x over "
+        "broadcast on hgx-h100, 1KB to 1GB: use Antiphon's plans from 1KB to 32KiB and at 128KiB (1.13x to 1.24x over "
         "NCCL); elsewhere NCCL is as good or better"
     )
     head, *rows = table.splitlines()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import antiphon
+from antiphon.cli.streams import say
 from antiphon.show import terminal
 from antiphon.show.terminal import CHART_ROWS, add_picture, link_map, time_chart
 from antiphon.topologies import topology
@@ -46,6 +47,20 @@ def test_a_picture_never_pushes_the_text_off_the_screen(
     text = add_picture("conclusion\nmore", lambda: ["a", "b", "c", "d", "e"])
     assert text == "conclusion\nmore" + "\na\nb\nc\nd\ne" * is_drawn
     assert not is_drawn or text.count("\n") + 2 <= rows
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_an_error_is_broken_between_words_on_a_terminal_and_one_line_elsewhere(
+    screen: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tty: bool
+) -> None:
+    screen(60, 40)
+    stderr = Screen() if tty else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    say("unknown topology " * 9)
+    stderr.seek(0)
+    lines = stderr.read().splitlines()
+    assert " ".join(" ".join(lines).split()) == f"antiphon: {' '.join(['unknown topology'] * 9)}"
+    assert (len(lines), max(map(len, lines)) <= 60) == ((3, True) if tty else (1, False))
 
 
 def test_the_chart_is_higher_for_longer_times_and_solid_up_to_the_bound(screen: Callable[..., None]) -> None:

@@ -89,12 +89,15 @@ def list_first(items: Iterable[object], limit: int = 8) -> str:
     return ", ".join(texts if len(texts) <= limit else [*texts[:limit], "..."])
 
 
-def unknown(label: str, name: object, known_names: Iterable[str]) -> Invalid:
-    """Return the error for an unknown name: it suggests a similar name, if there is one, and lists the known names."""
+def unknown(label: str, name: object, known_names: Iterable[str], *, listed_by: str = "") -> Invalid:
+    """Return the error for an unknown name: it suggests a similar name, if there is one, and lists the known names, or
+    names the command that lists them (`listed_by`).
+    """
     names = sorted(known_names)
     suggestion = near_miss(name, names) if isinstance(name, str) else None
     hint = f"; did you mean {suggestion!r}?" if suggestion else ""
-    return Invalid(f"unknown {label} {quote(name)}{hint} (known: {list_first(names, limit=30)})")
+    known_text = f"{listed_by} shows all" if listed_by else f"known: {list_first(names, limit=30)}"
+    return Invalid(f"unknown {label} {quote(name)}{hint} ({known_text})")
 
 
 def near_miss(name: str, names: Sequence[str]) -> str | None:

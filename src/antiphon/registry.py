@@ -198,7 +198,8 @@ def find(kind: str, name: str) -> Entry[Any]:
     """Return the entry of a name; Invalid, with similar names, if there is none."""
     entries = table(kind)
     if name not in entries:
-        raise unknown(kind, name, entries)
+        plural = "models" if kind == "model" else KINDS[kind]  # the folder has the name that `list` takes
+        raise unknown(kind, name, entries, listed_by=f"antiphon list {plural}")
     return entries[name]
 
 

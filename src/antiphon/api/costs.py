@@ -55,8 +55,8 @@ def predict(
     Returns
     -------
     list of dict
-        A row per size: nbytes, seconds, algbw, busbw, terms (seconds by cause, such as latency), bottleneck, note,
-        model, and rests_on (the calibration of the figure, or "not calibrated").
+        A row per size: collective, topology, planner, nbytes, seconds, algbw, busbw, terms (seconds by cause, such as
+        latency), bottleneck, note, model, and rests_on (the calibration of the figure, or "not calibrated").
 
     Raises
     ------

@@ -67,8 +67,8 @@ def tune(  # noqa: PLR0913
     against
         The intact machine, if `topology` is a degraded one: adds bounds before and after, and lost links.
     progress
-        Called with the number of finished candidates, their total, and a text: the candidates "still at work" with the
-        CPU seconds of each, or the last one; the best so far, its gap, and how much faster others can be.
+        Called with the number of finished candidates, their total, and a text: the candidates "running" with the CPU
+        seconds of each, or the last one; the best so far, its gap, and how much faster others can be.
     search
         How hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
         shortlist=, failures=, counts=)`.

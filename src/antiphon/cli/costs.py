@@ -18,6 +18,8 @@ from antiphon.api.files import load
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
+from antiphon.cost.basis import CALIBRATED
+from antiphon.cost.nccl.calls import CALL_TERMS
 from antiphon.errors import Invalid, quote
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, time_column
 from antiphon.show.words import plural
@@ -31,7 +33,8 @@ SimulationModel = Annotated[
         help="what predicts: see antiphon list models (default: critical-path; on known GPUs as part of model calls)",
     ),
 ]  # fmt: skip
-NEEDS_SIZES = "--nbytes: give a size or a range, such as 64MiB or 1KB:1GB"
+NEEDS_SIZES = "--nbytes is missing: give a size or a range, such as --nbytes 64MiB or --nbytes 1KB:1GB"
+PUBLISHED = f"{CALIBRATED} published times on"
 MAX_LISTED = 12  # hops of the critical path, or sizes
 SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 
@@ -42,7 +45,9 @@ def _size_family(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return predictions as a table; below it the bottlenecks, the models with what calibrates them, and notes."""
+    """Return predictions as a title and a table; below it the planners if there are several, the meanings of terms, the
+    bottlenecks, the models with what calibrates them, and notes.
+    """
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
     family = _size_family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], *row["terms"].values()))
@@ -57,10 +62,26 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     # on a narrow terminal, the terms with the smallest shares of the time are dropped first
     largest_share = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
     drop_order = [f"{term} {unit}" for term in sorted(terms, key=largest_share.__getitem__)]
-    lines = _fitted_table(head, cells, drop_order, meanings={})
+    meanings = {f"{term} {unit}": CALL_TERMS[term] for term in terms if term in CALL_TERMS}
+    planners = list(dict.fromkeys(row.get("planner", "") for row in rows))
+    lines = [*_title_lines(rows, planners), *_fitted_table(head, cells, drop_order, meanings)]
+    lines += _lines_by_sizes(rows, "planner", lambda row: row["planner"]) if len(planners) > 1 else []
     lines += _lines_by_sizes(rows, "bottleneck", lambda row: row["bottleneck"])
-    lines += _lines_by_sizes(rows, "model", lambda row: f"{row['model']}, {row['rests_on']}")
+    lines += _lines_by_sizes(
+        rows, "model", lambda row: f"{row['model']}, {row['rests_on'].replace(CALIBRATED, PUBLISHED, 1)}"
+    )
     return "\n".join([*lines, *_lines_by_sizes(rows, "note", lambda row: row["note"])])
+
+
+def _title_lines(rows: Sequence[Mapping[str, Any]], planners: Sequence[str]) -> list[str]:
+    """Return collective, machine, planner and the times at the first and the last size, if the rows name them."""
+    if "collective" not in rows[0]:
+        return []
+    family = _size_family(rows)
+    times = [f"{format_seconds(row['seconds'])} at {format_size(row['nbytes'], family)}" for row in rows]
+    title = f"{rows[0]['collective']} on {rows[0]['topology']}"
+    title += f" by {planners[0]}" if len(planners) == 1 and planners[0] else ""
+    return paragraph(f"{title}: {' to '.join(dict.fromkeys([times[0], times[-1]]))}", first="")
 
 
 def _speed_cells(row: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,10 +30,12 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     processors, gpus, workflows = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
-    memory = f", {inventory['memory'] / 1e9:.0f} GB" if inventory["memory"] else ""
-    summary = f"{counts}; {processors['allowed']} processors{memory}"
+    memory = f", {inventory['memory'] / 1e9:.0f} GB of memory" if inventory["memory"] else ""
+    summary = f"{counts}; {processors['allowed']} hardware threads{memory}"
     # workflows that work here come first, and one works everywhere (checking logs)
     lines = paragraph(one_line(f"{summary}. Try first: {workflows[0]['route']}"), first="", rest="  ")
+    if name := re.search(r"full:ranks=(\d+)", str(workflows)):
+        lines += ["", *paragraph(f"{name[0]} stands for this machine: {name[1]} ranks, each linked to every other", "")]
     for number, row in enumerate((row for row in workflows if row["works"]), 1):
         lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", first="", rest="   ")]
         lines += [f"   {command}" for command in row["commands"]]
@@ -46,7 +49,8 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     ]
     rows = {
         "processors": f"{processors['model'] or 'unknown'}; packages: {processors['packages']}, cores: "
-        f"{processors['cores']}, NUMA nodes: {processors['memories']}; for this process: {processors['allowed']}",
+        f"{processors['cores']}, NUMA nodes: {processors['memories']}; hardware threads for this process: "
+        f"{processors['allowed']}",
         "GPUs": counts + (f"; driver {', '.join(drivers)}" if drivers else ""),
         "network cards": ", ".join(cards),
         **{name: ", ".join(map(_program, inventory[key])) for name, key in PROGRAM_ROWS},

@@ -14,7 +14,8 @@ COMMAND = "antiphon.lab.command"  # key in `ctx.meta` of the list of words after
 def epilog(example: str | None) -> str:
     """Return the last lines of a help: the options that every command has, and an example."""
     example_text = f"\n\nExample: antiphon {example}" if example else ""
-    return f"Every command: --json prints one JSON object, --help shows the options.{example_text}"
+    endings = "\n\nThe ending of a file after -o decides its kind." if example and example.count(" -o ") > 1 else ""
+    return f"Every command: --json prints one JSON object, --help shows the options.{endings}{example_text}"
 
 
 class WithHeadings(typer.core.TyperGroup):

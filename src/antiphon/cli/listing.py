@@ -10,7 +10,7 @@ import typer
 from antiphon.api import machines
 from antiphon.cli.output import emit
 from antiphon.errors import unknown
-from antiphon.show.columns import wrap_table
+from antiphon.show.columns import paragraph, wrap_table
 from antiphon.show.listing import entries_text, entry_row, entry_text, runtimes_text
 
 # What the command lists -> its kind in the registry
@@ -38,12 +38,16 @@ def list_command(kind: Kind, name: Name = "") -> None:
 
 def _formats_text(rows: list[dict[str, Any]]) -> str:
     """Return the formats as text; `missing` is what must be installed first."""
-    lines = []
+    lines = [["FORMAT", "antiphon export PLAN --to FORMAT -o FOLDER writes files for:"]]
     for row in rows:
         # `needs` are options of `export` (--nbytes); `options` are written after the format's name (goal:order=rounds)
-        options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])
-        about = [row["about"], *([f"options: {options}"] if options else [])]
+        needs, options = (", ".join(row.get(key, ())) for key in ("needs", "options"))
+        about = [row["about"], *([f"needs: --{needs}"] if needs else []), *([f"options: {options}"] if options else [])]
         about += [f"writes {', '.join(row['files'])}"] if row.get("files") else []
         about += [f"missing: {row['missing']}"] if row["missing"] else []
         lines.append([row["name"], "\n".join(about)])
-    return "\n".join(wrap_table(["format", ""], lines))
+    note = (
+        "Options follow a colon: --to goal:order=rounds; `antiphon list formats NAME` explains them. "
+        "PLAN is a plan or a table of plans; formats for a library's own algorithms take a table by tune."
+    )
+    return "\n".join([*wrap_table(head=[], rows=lines), "", *paragraph(note)])

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,11 +55,14 @@ from antiphon.units import exact, format_bandwidth, format_seconds, format_size,
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     """Return the bounds on steps and bandwidth with their witnesses; then those without the help of switches."""
     rate = f"at most {format_bandwidth(limits.bytes_per_second)} algbw" if limits.bytes_per_second else "unlimited"
+    share = Fraction(target.input_weight, target.buffer_weight)  # of nbytes, in the greatest input of a rank
+    input_text = "nbytes" if share == 1 else f"({share} nbytes)"
+    ratio_text = f"R/C: rounds per chunk; time = R/C * {input_text} / ({format_bandwidth(machine.unit)}, a unit link)"
     lines = [
         *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", first=""),
         f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
         f"  bandwidth: {rate} (R/C = {limits.inverse})",
-        *paragraph("R/C: rounds per chunk; time = R/C * input / unit link", first=LABEL_INDENT, rest=LABEL_INDENT),
+        *paragraph(ratio_text, first=LABEL_INDENT, rest=LABEL_INDENT),
     ]
     unaided = limits.unaided
     for line in limits.describe(machine, target):
@@ -340,14 +344,8 @@ def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
 
 
 def bound_command(
-    coll: arg.Coll,
-    topo: arg.Topo,
-    root: arg.Root = None,
-    only: arg.Only = "",
-    ranks: arg.Ranks = "",
-    groups: arg.Groups = "",
-    mesh: arg.Mesh = "",
-    along: arg.Along = "",
+    coll: arg.Coll, topo: arg.Topo, root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
+    groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "",
     nbytes: Annotated[
         str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
@@ -355,7 +353,7 @@ def bound_command(
         str, typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False)
     ] = "alpha-beta",
     certificate: arg.Certificate = None,
-) -> None:
+) -> None:  # fmt: skip
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
     target, machine = arg.request(
         coll, topo, root=root, only=only, ranks=ranks, groups=groups, mesh=mesh, along=along
@@ -370,7 +368,7 @@ def bound_command(
     text = [
         bound_text(limits, machine, target),
         *memory_lines(memory),
-        *_least_time_lines(times, model, usual_model(machine, wanted=(target,))),
+        *_least_time_lines(times, limits, model, usual_model(machine, wanted=(target,))),
     ]
     if certificate is not None:
         # a frontier without points: its file holds the bounds alone, those without the help of switches where they help
@@ -378,13 +376,15 @@ def bound_command(
     emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]))
 
 
-def _least_time_lines(times: Mapping[int, float], model: str, model_of_tune: str) -> list[str]:
-    """Return the lower bound on time at each size as lines, sizes and times in columns; then by which model `tune`
-    computes gaps, if by another one.
+def _least_time_lines(times: Mapping[int, float], limits: Bound, model: str, model_of_tune: str) -> list[str]:
+    """Return the lower bound on time at each size as lines, sizes and times in columns, with the part on the links;
+    then by which model `tune` computes gaps, if by another one.
     """
     if not times:
         return []
-    note = [f"  tune's gaps use --model {model_of_tune}"] if model != model_of_tune else []
+    note = "the rest: latency, and what else the model charges per message and call"
+    note += f"; tune's gaps use another bound: --model {model_of_tune}" if model != model_of_tune else ""
     width = max(len(format_size(size)) for size in times)
     rows = [f"    {format_size(size):>{width}}   {format_seconds(seconds)}" for size, seconds in times.items()]
-    return [f"  least time by the model `{model}`:", *rows, *note]
+    rows = [f"{r} (on the links {format_seconds(float(limits.seconds(n)))})" for r, n in zip(rows, times, strict=True)]
+    return [f"  least time by the model `{model}`:", *rows, *paragraph(note)]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.api.costs import predict
 from antiphon.api.machines import topology
 from antiphon.api.plans import compose, plan, repair
 from antiphon.api.running import run
@@ -27,7 +28,7 @@ from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import options_text
-from antiphon.units import parse_seconds, parse_size, parse_sizes
+from antiphon.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 
 PlanOutputs = Annotated[list[Path] | None, arg.output_option("plan")]
 PlanNbytes = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
@@ -135,6 +136,8 @@ def plan_command(
         raise typer.Exit(1) from None
     figures = figures_of(best)
     text = _save_and_describe(best, figures, out)
+    if options["nbytes"] is not None:
+        text += _time_line(best, options["nbytes"], model)
     # a gap of None: its bound is 0, so that no ratio exists
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:
@@ -148,12 +151,18 @@ def plan_command(
                 *(word for flag, value in flags.items() if value for word in (flag, value)),
             ]
         )
-        text += f"\n  next:      to try all planners:\n    antiphon tune {request}"
+        text += f"\n  next:      {figures['planner']} is the default; to try all planners:\n    antiphon tune {request}"
     (entry,) = best.entries  # for all sizes
     picture_lines = write_pictures(
         lambda: trees_svg(entry.schedule, machine, bound(machine, best.collective), tree_root), pictures
     )
     emit(figures, "\n".join([text, *picture_lines]))
+
+
+def _time_line(plan: Plan, nbytes: int, model: str) -> str:
+    """Return the predicted time of a plan at one size, as a further line of its description."""
+    (row,) = predict(plan, nbytes, model=model)
+    return f"\n  {f'at {format_size(nbytes)}:':<11}{format_seconds(row['seconds'])}, predicted by model {row['model']}"
 
 
 def _check_pictures(machine: Topology, pictures: list[Path], tree_root: int | None, keep_all: bool) -> None:
@@ -223,7 +232,8 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path])
     if entry.claims.get("order"):
         lines.append("  order:     every element is combined in one: the same bits at all sizes")
     lines.append("  verified:  every rank ends with exactly what it should")
-    return "\n".join([*lines, *(f"  written:   {path}" for path in out)])
+    written = [str(path) for path in out] or ["no plan (-o plan.json writes it)"]
+    return "\n".join([*lines, *(f"  written:   {text}" for text in written)])
 
 
 def _check_options(context: typer.Context, option: str, allowed: Collection[str], pictures: Sequence[Path]) -> None:

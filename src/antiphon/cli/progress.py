@@ -42,4 +42,4 @@ def progress_line(done: int, total: int, text: str) -> str:
     """Return a line for a log. `text`: what is at work, else what was done last."""
     from antiphon.select.ledger import AT_WORK
 
-    return f"{done} of {total} done, {'' if AT_WORK in text else 'the last '}{text}"
+    return f"{done} of {total} calls of planners done; {'' if AT_WORK in text else 'the last: '}{text}"

@@ -8,6 +8,8 @@ import io
 import os
 import sys
 
+from antiphon.show.columns import paragraph
+
 _NAMES = ("stdin", "stdout", "stderr")
 
 
@@ -33,10 +35,11 @@ def open_all() -> list[str]:
 
 
 def say(message: str) -> None:
-    """Print one line to stderr, if it is open."""
-    line = " ".join(message.split())
+    """Print one line to stderr, if it is open; on a terminal it is broken between words."""
+    line = f"antiphon: {' '.join(message.split())}"
     with contextlib.suppress(OSError, ValueError):
-        print(f"antiphon: {line}", file=sys.stderr, flush=True)
+        lines = paragraph(line, first="") if sys.stderr.isatty() else [line]
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def flush() -> OSError | None:

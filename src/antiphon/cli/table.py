@@ -39,7 +39,7 @@ class CommandGroup(NamedTuple):
 
 GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "Machines": (
-        CommandGroup("topology", "Show, probe, join, export or degrade machines.",
+        CommandGroup("topology", "Show or probe a machine, join boxes to a fabric, drop links.",
               "Show, read and change machines.", "topology show dgx1v -o machine.svg", (
             Command("show", "machine:show_command", "Show a machine, or draw it.",
                     "topology show ring:ranks=8,bandwidth=10GB/s"),
@@ -125,8 +125,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
                 "replay rank0.json rank1.json --topology dgx1v"),
-        # tables of times that jobs measured (ANTIPHON_LEARNED); elsewhere a table is several plans in a file
-        CommandGroup("table", about=None, help="Show, merge or compare what jobs have learned.",
+        CommandGroup("table", about=None, help="Show, merge or compare what MPI jobs learned by timing plans.",
                      example="table show learned.txt",
                      commands=(
             Command("show", "learned:show_learned_command", about=None, example="table show learned.txt"),
@@ -134,7 +133,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                     example="table merge a.txt b.txt -o learned.txt"),
             Command("diff", "learned:diff_learned_command", about=None, example="table diff monday.txt tuesday.txt"),
         )),
-        CommandGroup("store", about=None, help="List, get or delete the plans that are kept.", example="store list",
+        CommandGroup("store", about=None, help="List, get or delete plans kept by --store.", example="store list",
                      commands=(
             Command("list", "sweeping:list_stored_command", about=None, example="store list"),
             Command("get", "sweeping:get_command", about=None, example="store get allreduce dgx1v -o plan.json"),

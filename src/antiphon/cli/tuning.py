@@ -234,7 +234,7 @@ def tune_command(
 
 def _text_with_chart(tuning: Tuning, explain: bool, written: Sequence[str]) -> str:
     """Return the result as text, then the lines `written`; on a terminal with room for it also a chart of times."""
-    text = "\n".join([tuning_text(tuning, explain), *written])
+    text = "\n".join([tuning_text(tuning, explain, is_saved=bool(written)), *written])
     return add_picture(text, lambda: time_chart(tuning))
 
 

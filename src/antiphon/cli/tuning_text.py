@@ -14,13 +14,18 @@ Status of a `Candidate`: ok; refused (the planner does not apply); failed (an er
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from antiphon.cost.basis import NOT_CALIBRATED, in_short
+from antiphon.core.topology import Topology
+from antiphon.cost.basis import CALLS, NOT_CALIBRATED
 from antiphon.errors import list_first
 from antiphon.select import Range, Tuning, Tunings, format_switch_uses
+from antiphon.select.tuning import FailureTuning
+from antiphon.select.verdict import is_even
 from antiphon.show import words
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, table, time_column, under_names
 from antiphon.show.ranges import group_ranges, range_cells
@@ -29,19 +34,22 @@ from antiphon.units import format_size
 MAX_OPTIONS = 3  # candidates with the same reason that are listed
 MAX_SETTINGS = 6  # settings of a sweep that are listed
 LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that are dropped on a narrow terminal, in this order
+CUT_OFF = "impossible: cuts off a rank"  # instead of the slowdown after a failure
 NO_GAIN = 1.0005  # a speedup up to this is 1.00 as it is printed, and so has no size at which it is largest
-EXPLAIN_HINT = "--explain shows more"
+EXPLAIN_HINT, SAVE_HINT = "--explain shows more", "-o plan.json writes the plan"
+EVEN_NOTE = " (~1: differs by less than the model's error)"
+OPTIONS_HINT = "antiphon list planners NAME explains options"
 
 
-def tuning_text(tuning: Tuning, explain: bool = False, *, origin: str = "") -> str:
+def tuning_text(tuning: Tuning, explain: bool = False, *, origin: str = "", is_saved: bool = True) -> str:
     """Return the verdict, the ranges, how to read them, and what was lost.
 
-    `origin`: where the plans come from, if `tuning` does not have all candidates.
+    `origin`: where the plans come from, if `tuning` does not have all candidates. `is_saved`: whether a file has them.
     """
     lines = _verdict_lines(tuning)
     if tuning.ranges:
         lines += ["", *_ranges_table(tuning), ""]
-        lines += [line for note in _note_texts([tuning], explain, origin) for line in paragraph(note)]
+        lines += [line for note in _note_texts([tuning], explain, origin, is_saved) for line in paragraph(note)]
         losses = [line for text in _loss_texts(tuning) for line in paragraph(text, rest="    ")]
         lines += [*([""] if losses else []), *losses, *_gains_lines(tuning), *_failure_lines(tuning)]
         lines += _counts_lines(tuning)
@@ -74,20 +82,40 @@ def _failure_lines(tuning: Tuning) -> list[str]:
     """
     if not tuning.failures:
         return []
-    count = sum(len(failure.names) for failure in tuning.failures)
-    classes = f"{len(tuning.failures)} classes, each" if len(tuning.failures) > 1 else "1 class"
-    lines = ["", *paragraph(f"{count} single failures in {classes} with plans of its own:")]
-    size = tuning.sizes[-1]
+    count, kinds = sum(len(failure.names) for failure in tuning.failures), len(tuning.failures)
+    share = f"of {kinds} kinds (a plan serves all of a kind)" if kinds > 1 else "all alike"
     rows = []
     for failure in tuning.failures:
-        names = list_first(failure.names, limit=3)
-        ratios = []
-        for kind in tuning.plans:
-            degraded, intact = (_last_seconds(each, kind) for each in (failure.tuning, tuning))
-            ratios.append(f"{degraded / intact:.2f}x" if degraded and intact else "no plan")
-        rows.append([names, str(len(failure.names)), *ratios])
-    lines += ["", *table(["dead", "alike", *tuning.plans], rows)]
-    return [*lines, *paragraph(f"x: time at {format_size(size)} over that of the intact machine")]
+        names = list_first((_failed_name(tuning.topology, name) for name in failure.names), limit=3)
+        rows.append([names, str(len(failure.names)), *(_failure_cell(tuning, failure, kind) for kind in tuning.plans)])
+    lines = ["", *paragraph(f"{words.plural(count, 'single failure')}, {share}:")]
+    lines += ["", *table(["failed", "failures", *tuning.plans], rows)]
+    if any(cell.endswith("x") for row in rows for cell in row[2:]):
+        lines += paragraph(f"x: time at {format_size(tuning.sizes[-1])} over that of the intact machine")
+    has_wires = any(kind.bandwidth > tuning.topology.unit for kind in tuning.topology.types)
+    if has_wires and any(CUT_OFF in row and "-" in row[0] and ":" not in row[0] for row in rows):
+        lines += paragraph("a link fails with all its wires; --failures wires: one wire at a time")
+    return lines
+
+
+def _failure_cell(tuning: Tuning, failure: FailureTuning, kind: str) -> str:
+    """Return the slowdown of a collective after a failure, or why there is no plan."""
+    degraded, intact = (_last_seconds(each, kind) for each in (failure.tuning, tuning))
+    if degraded and intact:
+        return f"{degraded / intact:.2f}x"
+    if failure.names[0] in map(str, tuning.plans[kind].collective.roots):
+        return "impossible: its root failed"
+    return CUT_OFF if failure.tuning is None else "no plan"
+
+
+def _failed_name(topology: Topology, name: str) -> str:
+    """Return what failed; a link to a switch ("0-8") by the places of its ends ("gpu0-nvswitch")."""
+    link = re.fullmatch(r"(\d+)-(\d+)(:\d+)?", name)
+    if link is None or max(int(link[1]), int(link[2])) < topology.ranks:
+        return name
+    last_words = [place.rpartition("/")[2] for place in topology.places]
+    names = last_words if len(set(last_words)) == topology.nodes else topology.places
+    return f"{names[int(link[1])]}-{names[int(link[2])]}{link[3] or ''}"
 
 
 def _last_seconds(tuning: Tuning | None, kind: str) -> float | None:
@@ -152,9 +180,18 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     then the note on these.
     """
     # in the order of the columns; the text for speedup follows below
-    texts = {"at": "size that the figures are for", "gap": "time / lower bound", "speedup": ""}
-    library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
-    baselines = [f"{library} (~1: within model error)"] if library else []
+    texts = {"from, to": "", "#2": "", "at": "size that the figures are for, the largest evaluated"}
+    ranges = [r for tuning in tunings for r in tuning.ranges]
+    shares_ends = any(before.collective == r.collective and before.stop == r.start for before, r in pairwise(ranges))
+    notes = ["a size in two rows belongs to the second"] if shares_ends else []
+    notes += ["-: no other size"] if any(r.stop <= r.start + 1 for r in ranges) else []
+    texts["from, to"] = ", ".join(notes)
+    if any(r.candidate.variant and not r.candidate.options and not r.served_by for r in ranges):
+        texts["#2"] = "second schedule of that planner"
+    has_own_rates = any(tuning.profile is not None or tuning.model.startswith(CALLS) for tuning in tunings)
+    texts["gap"] = f"time / lower bound by the same model{' (its link rates, not nominal)' if has_own_rates else ''}"
+    library = next((r.reference.upper() for r in ranges if r.over), "")
+    baselines = [f"{library}{EVEN_NOTE if any(map(is_even, ranges)) else ''}"] if library else []
     for tuning in tunings:
         if any(r.speedup is not None and not r.over for r in tuning.ranges):
             baselines += [name for group in tuning.baselines.values() for name in group]
@@ -163,7 +200,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     return paragraph("; ".join([*legend, *([dropped_note] if dropped_note else [])]))
 
 
-def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "") -> list[str]:
+def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "", is_saved: bool = True) -> list[str]:
     """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
     switch_ranges = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
@@ -179,7 +216,9 @@ def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "") -> l
     outcomes += [f"failed: {', '.join(failed_planners)}"] if failed_planners else []
     if any(tuning.ended_early or tuning.untried for tuning in tunings):
         outcomes.append(words.stopped_text(tunings))
-    return [*notes, f"{'; '.join([*outcomes, *([] if explain else [EXPLAIN_HINT])])}."]
+    has_options = any(r.candidate.options and not r.served_by for tuning in tunings for r in tuning.ranges)
+    hints = {OPTIONS_HINT: has_options, EXPLAIN_HINT: not explain, SAVE_HINT: not is_saved}
+    return [*notes, f"{'; '.join([*outcomes, *(hint for hint, applies in hints.items() if applies)])}."]
 
 
 def _basis_text(tuning: Tuning) -> str:
@@ -189,10 +228,11 @@ def _basis_text(tuning: Tuning) -> str:
         costs = tuning.library.costs
         hardware = [figures.name.upper() for figures in (costs.gpu, costs.network) if figures and figures.calibrated_by]
         if hardware:
-            # `in_short`: "yes" for a range all of whose figures are calibrated
-            partly = "" if {in_short(r.rests_on) for r in tuning.ranges} == {"yes"} else "in part "
+            # the first of the bases names the hardware, the others state what differs
+            remarks = dict.fromkeys(text for r in tuning.ranges for text in r.rests_on.split("; ")[1:])
+            limits = f" ({'; '.join(remarks)})" if remarks else ""
             times = f"{tuning.library.name.upper()}'s times on {' and '.join(hardware)}"
-            return f"{model}, {partly}calibrated by {times}, not by Antiphon's kernels"
+            return f"{model}, calibrated by {times}{limits}, not by Antiphon's kernels"
     if all(r.rests_on == NOT_CALIBRATED for r in tuning.ranges):
         return f"{model} from nominal link speeds; not calibrated by measurements"
     return model

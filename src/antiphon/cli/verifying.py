@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from antiphon.cli.output import emit, working
 from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.files import within
 from antiphon.core.plan import Plan
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, list_first
 from antiphon.select import (
     PlanVerdict,
     check_failures,
@@ -119,7 +119,8 @@ def verify_command(
         raise typer.Exit(1)
     unchecked = [] if proof else [kind for plan in plans.values() for kind in list_unchecked(plan)]
     claims = _claims_text(verdict, [*dict.fromkeys(unchecked)])
-    lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", first="")
+    title = f"{', '.join(plans)} on {verdict.topology.name}, {_schedules_text(plans.values())}"
+    lines = paragraph(f"right: {title}: legal, complete; {claims}", first="")
     figures: dict[str, Any] = {}
     if machine is not None and is_gpu_program_file(plan_file):
         figures = _recomputed_figures(next(iter(plans.values())))
@@ -132,14 +133,9 @@ def verify_command(
     if runtime:
         with working(f"checking for {runtime}"):
             rows = check(
-                plan_file,
-                runtime,
-                size,
-                dtype=dtype or "float32",
-                op=op or "sum",
-                in_place=in_place,
+                plan_file, runtime, size, dtype=dtype or "float32", op=op or "sum", in_place=in_place,
                 collective=collective,
-            )
+            )  # fmt: skip
         value |= {"will_run": any(row["runs"] for row in rows), "reasons": run_reasons(rows)}
         lines += _report_lines(runtime, rows, every)
     emit(value, "\n".join(lines))
@@ -147,12 +143,21 @@ def verify_command(
         raise typer.Exit(1)
 
 
+def _schedules_text(plans: Iterable[Plan]) -> str:
+    """Return the number of schedules of the plans, and their planners."""
+    entries = [entry for plan in plans for entry in plan.entries]
+    names = dict.fromkeys(str(entry.claims["planner"]) for entry in entries if entry.claims.get("planner"))
+    # in place of a planner, claims name these ways to make a plan
+    planners = [{"written": "hand", "composed": "composition"}.get(name, name) for name in names]
+    return f"{plural(len(entries), 'schedule')}{' by ' * bool(planners)}{list_first(planners, limit=4)}"
+
+
 def _claims_text(verdict: PlanVerdict, unchecked: Sequence[str]) -> str:
     """Return what was checked of correct plans besides their transfers. `unchecked`: what only --proof looks at."""
     # the figures in a plan hold for its own machine only
-    claims = "figures recomputed" if verdict.is_same_machine else "its figures are of another machine: not checked"
+    claims = "figures confirmed" if verdict.is_same_machine else "its figures are of another machine: not checked"
     if verdict.is_same_machine and unchecked:
-        claims = f"counts and gaps recomputed; as stated, not checked: {', '.join(unchecked)} (see --proof)"
+        claims = f"counts and gaps confirmed; not checked: {', '.join(unchecked)} (--proof checks or lists them)"
     if verdict.trusted:  # a solver reported something that nothing in the plan proves
         claims += ", its proofs in part"
     if verdict.stated:  # notes, which nothing can check
@@ -171,7 +176,7 @@ def _verify_frontier(path: Path, as_it_stands: bool) -> None:
         emit({"ok": False, "fault": verdict.fault.as_dict()}, f"WRONG: {verdict.fault.message}")
         raise typer.Exit(1)
     evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
-    claims = "every figure recomputed, except those listed as stated"
+    claims = "every figure confirmed, except those listed as stated"
     lines = paragraph(f"right: a frontier on {verdict.topology.name}: {claims}", first="")
     emit({"ok": True, "fault": None, **evidence}, "\n".join([*lines, *proofs_text(**evidence)]))
 

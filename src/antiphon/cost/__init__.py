@@ -65,14 +65,17 @@ def model_of(model: str) -> tuple[Registered, dict[str, Any]]:
     return find("model", name), {key: plain_value(value) for key, value in parsed.items()}
 
 
-def row_of(schedule: Schedule, nbytes: int, prediction: Prediction) -> dict[str, Any]:
+def row_of(plan: Plan, nbytes: int, prediction: Prediction) -> dict[str, Any]:
     """Return a prediction as a JSON-like row; algbw and busbw in bytes per second, as nccl-tests defines them."""
     algbw = nbytes / prediction.seconds if prediction.seconds else 0.0
     return {
+        "collective": plan.collective.title,
+        "topology": plan.topology.name,
+        "planner": str(plan.at(nbytes).claims.get("planner", "")),
         "nbytes": nbytes,
         "seconds": prediction.seconds,
         "algbw": algbw,
-        "busbw": algbw * busbw_factor(schedule.collective),
+        "busbw": algbw * busbw_factor(plan.collective),
         "terms": dict(prediction.terms),
         "bottleneck": prediction.bottleneck,
         "note": prediction.note,
@@ -82,9 +85,9 @@ def row_of(schedule: Schedule, nbytes: int, prediction: Prediction) -> dict[str,
 def predict(plan: Plan, nbytes: Sizes, *, model: str = "", profile: ProfileLike = None) -> list[dict[str, Any]]:
     """Predict a plan at each size (a size, a range "1KB:1GB", or several): a row per size.
 
-    `model`: by default the usual one of the topology and collective. Keys of a row: nbytes (as requested, not rounded
-    to elements), seconds, algbw, busbw, terms, bottleneck, note, model, rests_on (the measurements that the figure is
-    calibrated by, a profile, or "not calibrated").
+    `model`: by default the usual one of the topology and collective. Keys of a row: collective, topology, planner ("":
+    unknown), nbytes (as requested, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note, model,
+    rests_on (the measurements that the figure is calibrated by, a profile, or "not calibrated").
     """
     loaded_profile = as_profile(profile)
     model = model or usual_model(plan.topology, loaded_profile, wanted=(plan.collective,))
@@ -95,13 +98,8 @@ def predict(plan: Plan, nbytes: Sizes, *, model: str = "", profile: ProfileLike 
         if id(entry) not in ready:
             ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
         prediction = ready[id(entry)](size)
-        rows.append(
-            {
-                **row_of(entry.schedule, size, prediction),
-                "model": model,
-                "rests_on": basis_of(prediction, loaded_profile),
-            }
-        )
+        basis = basis_of(prediction, loaded_profile)
+        rows.append({**row_of(plan, size, prediction), "model": model, "rests_on": basis})
     return rows
 
 
@@ -123,17 +121,15 @@ def simulate(
     traced, model_name = ready, model
     if trace and not requested_model and not hasattr(ready, "events"):
         # the usual model may be `calls`, which gives no events where switches reduce
-        traced, model_name = (
-            prepare(MESSAGE_MODEL, entry.schedule, plan.topology, profile=loaded_profile),
-            MESSAGE_MODEL,
-        )
+        model_name = MESSAGE_MODEL
+        traced = prepare(model_name, entry.schedule, plan.topology, profile=loaded_profile)
     if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.trace]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
     prediction = ready(size)
     path = prediction.critical_path
     row = {
-        **row_of(entry.schedule, size, prediction),
+        **row_of(plan, size, prediction),
         "model": model,
         "rests_on": basis_of(prediction, loaded_profile),
         "critical_path": [list(hop) for hop in path[:MAX_PATH_MESSAGES]],

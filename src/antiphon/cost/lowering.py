@@ -30,7 +30,7 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.basis import profile_basis
 from antiphon.cost.lowering_costs import COPIES, KERNEL, PULL, STEPS, LoweringCosts, check_lowering
-from antiphon.cost.nccl.calls import LL, SIMPLE, CallFigures
+from antiphon.cost.nccl.calls import CALL_TERMS, LL, SIMPLE, CallFigures
 from antiphon.cost.nccl.layout import node_of_ranks
 from antiphon.cost.nccl.library import library_here
 from antiphon.cost.prediction import LazyPath, Prediction, Predictor
@@ -166,7 +166,8 @@ class _Lowered:
         terms = by_name[name]
         greatest = max(terms, key=lambda term: terms[term])
         steps = f"{self.work[name].steps:.0f} steps by {name}"
-        bottleneck = {"launch": "the launch", "steps": steps, "copies": f"{self.work[name].copies:.0f} copies"}
+        bottleneck = {term: f"{term}: {text}" for term, text in CALL_TERMS.items()}
+        bottleneck |= {"steps": steps, "copies": f"{self.work[name].copies:.0f} copies"}
         return Prediction(
             sum(terms.values()), terms, bottleneck.get(greatest, self.barriers.busiest), LazyPath(self.barriers.path),
             f"lowering {name}", self.basis,

@@ -74,9 +74,12 @@ def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
     return Latencies(marks[has_message], np.diff(marks)[has_message], top[has_message].astype(np.float64))
 
 
-def latency_name(count: int, greatest: float, noun: str = "step") -> str:
-    """Return the bottleneck "latency" in words. `count`: of steps or messages; `greatest`: in seconds."""
-    return f"latency of {count} {noun}{'' if count == 1 else 's'}, up to {format_seconds(greatest)} each"
+def latency_name(count: int, greatest: float, total: float, noun: str = "step") -> str:
+    """Return the bottleneck "latency" in words. `count`: of steps or messages; `greatest`, `total`: in seconds."""
+    if count == 1:
+        return f"latency of 1 {noun}, {format_seconds(greatest)}"
+    at_most = "" if math.isclose(total, count * greatest, rel_tol=1e-9) else "up to "
+    return f"latency of {count} {noun}s, {at_most}{format_seconds(greatest)} each"
 
 
 def price_linear(
@@ -136,7 +139,7 @@ class Barriers:
         if term == "bandwidth":
             return self.busiest
         latencies = self.latencies
-        return latency_name(int(latencies.length.sum()), float(latencies.seconds.max(initial=0.0)))
+        return latency_name(int(latencies.length.sum()), float(latencies.seconds.max(initial=0.0)), latencies.total)
 
     def until(self, step: Longs, nbytes: int) -> Floats:
         """Return the seconds from the beginning until each of these steps begins. O((steps + runs) log runs).

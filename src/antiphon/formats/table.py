@@ -24,7 +24,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     ),
     "cuda": Entry(
         "antiphon.formats.device.write:cuda",
-        "a program of CUDA that runs the plan, checks and times it; compiles for threads of a processor, too",
+        "a CUDA program that runs the plan, checks and times it; also compiles to run on a CPU",
         replace(_ANY_SIZE, files=("plan0.cu, ...",), suffix=".cu"),
     ),
     "dimacs": Entry(
@@ -39,7 +39,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     ),
     "hip": Entry(
         "antiphon.formats.device.write:hip",
-        "a program of HIP that runs the plan, checks and times it, for GPUs of AMD",
+        "a HIP program that runs the plan, checks and times it, for AMD GPUs",
         replace(_ANY_SIZE, files=("plan0.hip.cpp, ...",), suffix=".hip.cpp"),
     ),
     "msccl-xml": Entry(
@@ -58,12 +58,12 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     ),
     "mpich-rules": Entry(
         "antiphon.formats.stock.mpich_rules:mpich_rules",
-        "selection trees for MPICH: which of its own algorithms, as tune --library-only measured it",
+        "selection trees for MPICH: its own fastest algorithm at each size, from a table by tune --library-only",
         replace(_PLAN_TABLES, files=("mpich-mpir.json", "mpich-ch4.json")),
     ),
     "nccl-csv": Entry(
         "antiphon.formats.stock.nccl_csv:nccl_csv",
-        "which algorithm, protocol and channels RCCL takes, for its built-in tuner (and NVIDIA's example plugin)",
+        "file for RCCL's built-in tuner (and NVIDIA's example plugin): the algorithm, protocol and channels to use",
         replace(_PLAN_TABLES, files=("nccl-tuner.csv",)),
     ),
     "nccl-graph": Entry(
@@ -73,22 +73,22 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     ),
     "nccl-tuner": Entry(
         "antiphon.formats.stock.nccl_tuner:nccl_tuner",
-        "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
+        "file for our tuner plugin of NCCL (antiphon build nccl-tuner): the algorithm, protocol and channels to use",
         replace(_PLAN_TABLES, files=("nccl-tuner.txt",)),
     ),
     "ncclx-csv": Entry(
         "antiphon.formats.stock.nccl_csv:ncclx_csv",
-        "which algorithm, protocol, channels and chunk size NCCLX takes, for its built-in tuner",
+        "file for NCCLX's built-in tuner: the algorithm, protocol, channels and chunk size to use",
         replace(_PLAN_TABLES, files=("ncclx-tuner.csv",)),
     ),
     "openmpi-rules": Entry(
         "antiphon.formats.stock.openmpi_rules:openmpi_rules",
-        "rules for Open MPI: which of its own algorithms, as tune --library-only measured it",
+        "rules for Open MPI: its own fastest algorithm at each size, from a table by tune --library-only",
         replace(_PLAN_TABLES, files=("openmpi-rules.conf",)),
     ),
     "piccl-xml": Entry(
         "antiphon.formats.piccl.write:piccl_xml",
-        "PICCL's schedule XML, and with a profile its topology XML and figures",
+        "PICCL's schedule XML; with option profile also its topology XML and LogGP parameters",
         replace(_ONE_SIZE, files=("schedule.xml", "topology.xml", "level0.csv, ...")),
     ),
     "program": Entry(
@@ -104,7 +104,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     # an algorithm that was measured to be best; with unproven=yes also the one that does what the plan's planner does
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
-        "tuning strings for UCC: which of its own algorithms was measured to be best, or does the same as the planner",
+        "tuning strings for UCC: its own algorithm where one was measured to be faster, or matches the plan (unproven)",
         replace(_PLAN_TABLES, files=("ucc.conf",)),
     ),
 }

@@ -12,8 +12,9 @@ ROOTED = ("broadcast", "reduce", "scatter", "gather")
 ALL_ROOTS = (*ROOTLESS, "alltoall")  # every rank is a root: plans have about ranks^2 rows, so `most` limits them
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
-IN_SWITCHES = "any whose ranks are joined by switches that multicast and reduce (broadcast, allgather: that multicast)"
-JOINED = "any where the ranks that exchange data are linked directly or through switches"
+IN_SWITCHES = "any whose ranks are joined by switches that multicast and reduce (for broadcast, allgather: multicast)"
+CONNECTED = "any connected one; data may pass through other ranks"
+JOINED = "any where partners reach each other by a link or through switches, not through other ranks"
 
 
 def _entry(function: str, description: str, capabilities: Can) -> Entry[Can]:
@@ -53,7 +54,7 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "multi-ring": _entry(
         "rings.multi_ring:multi_ring",
-        "as many edge-disjoint rings as the links hold, as NCCL does; over switches one ring per way out of a host",
+        "as many edge-disjoint rings as the links hold, as NCCL does; over switches one per link or card of a host",
         Can(
             (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), CYCLES,
             sweep=({}, *_pieces(1, 8, 64, 256)), effort=7.0, most={"alltoall": 256},
@@ -82,23 +83,25 @@ TABLE: dict[str, Entry[Can]] = {
         ),
     ),
     "recursive-doubling": _entry(
-        "classic.recursive_doubling:recursive_doubling", "partners at distance 1, 2, 4, ... exchange all they have",
+        "classic.recursive_doubling:recursive_doubling",
+        "partners at distance 1, 2, 4, ... exchange all they have; 2 steps more if P is no power of 2",
         Can(("allgather", "allreduce"), JOINED, effort=0.01, joined=True),
     ),
     "halving-doubling": _entry(
         "classic.halving_doubling:halving_doubling",
-        "recursive halving, then doubling: the fewest bytes in 2 log2 P steps",
+        "recursive halving, doubling, or both (allreduce), log2 P steps each, more if P is no power of 2: fewest bytes",
         Can(
             (*ROOTLESS, "broadcast", "reduce"), JOINED, sweep=({}, {"large": "far"}, {"pieces": 4}), effort=1.0,
             joined=True,
         ),
     ),
     "bruck": _entry(
-        "classic.bruck:bruck", "ceil(log2 P) steps on any number of ranks",
+        "classic.bruck:bruck", "ceil(log2 P) steps on any number of ranks, for allreduce twice as many",
         Can((*ROOTLESS, "alltoall"), JOINED, effort=1.0, joined=True),
     ),
     "pairwise": _entry(
-        "classic.pairwise:pairwise", "one partner per step, which gets exactly its blocks",
+        "classic.pairwise:pairwise",
+        "in every step each rank sends one partner the blocks meant for it; any number of ranks",
         Can(
             (*ROOTLESS, "alltoall"), JOINED, effort=2.0, joined=True,
             most={**dict.fromkeys(ALL_ROOTS, 2**14), "allreduce": 2**13},
@@ -120,12 +123,13 @@ TABLE: dict[str, Entry[Can]] = {
         Can(("allreduce", "broadcast", "reduce"), JOINED, sweep=({}, *_pieces(4, 16)), effort=1.0, joined=True),
     ),
     "hierarchical-ps": _entry(
-        "classic.hierarchical:hierarchical_ps", "colocated-ps within groups and among them, for several group sizes",
+        "classic.hierarchical:hierarchical_ps",
+        "every rank is the server of a share within its group, then among groups; several group sizes",
         Can(ROOTLESS, JOINED, effort=45.0, joined=True),
     ),
     "gentree": _entry(
         "switchtrees.gentree:gentree",
-        "at every switch of a tree the plan type that GenModel prices lowest (fan-in, incast, memory access)",
+        "at every switch of a tree the algorithm that is fastest by GenModel (fan-in, incast, memory access)",
         Can(ROOTLESS, TREES, sweep=({}, {"rearrange": "never"}, *_pieces(4)), effort=1.0),
     ),
     "kring": _entry(
@@ -142,28 +146,28 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "relay": _entry(
         "relations.relay:relay",
-        "trees along existing links: of shortest paths, or several that share the data",
+        "one tree of shortest paths per root along existing links, or several per root that share the data",
         Can(
-            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), "any connected one",
+            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), CONNECTED,
             sweep=({}, {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}), effort=2.0,
             most=dict.fromkeys(ALL_ROOTS, 2**11), ordered=True,
         ),
     ),
     "flows": _entry(
         "flows.flows:flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
-        Can(("scatter", "gather", "alltoall", "custom"), "any connected one", effort=200.0, most={"alltoall": 2**11}),
+        Can(("scatter", "gather", "alltoall", "custom"), CONNECTED, effort=200.0, most={"alltoall": 2**11}),
     ),
     "greedy": _entry(
         "greedy.greedy:greedy", "in every step every link delivers a missing chunk: quick on thousands of ranks",
         Can(
-            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), "any connected one",
+            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), CONNECTED,
             effort=85.0, tuned_from=65, most=dict.fromkeys(ALL_ROOTS, 2**10),
         ),
     ),
     "dispatch": _entry(
-        "dispatch.dispatch:dispatch", "trees that grow by time of arrival, without steps, for small messages",
+        "dispatch.dispatch:dispatch", "trees that grow by predicted times of arrival, not by steps, for small messages",
         Can(
-            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), "any connected one", effort=500.0,
+            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), CONNECTED, effort=500.0,
             sizes=True, timed=True, costly=True,
             most={**dict.fromkeys((*ROOTLESS, *ROOTED), 256), "alltoall": 64},
         ),
@@ -178,7 +182,7 @@ TABLE: dict[str, Entry[Can]] = {
     "shallow": _entry(
         "trees.shallow:shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
         Can(
-            ("broadcast", "reduce", "allreduce"), "any connected one", effort=100.0, tuned=("broadcast", "reduce"),
+            ("broadcast", "reduce", "allreduce"), CONNECTED, effort=100.0, tuned=("broadcast", "reduce"),
             costly=True, sizes=True,
         ),
     ),
@@ -191,17 +195,17 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "compose": _entry(
         "compose.compose:compose",
-        "plans of other planners for groups of ranks, level by level, all levels working at once",
+        "plans of other planners for nested groups of ranks; when run, all levels work at once",
         Can(
             ("broadcast", "reduce", *ROOTLESS, "alltoall"),
-            "any whose places or links show groups that are joined among themselves (clusters, tori)", effort=5.0,
-            composes=True, most={**dict.fromkeys(ROOTLESS, 2**12), "alltoall": 2**11},
+            "any with groups, by place or links, whose ranks reach each other within the group (clusters, tori)",
+            effort=5.0, composes=True, most={**dict.fromkeys(ROOTLESS, 2**12), "alltoall": 2**11},
         ),
     ),
     "groups": _entry(
         "compose.groups:groups",
-        "plans for several groups at the same time, each on links of its own or a share of all",
-        Can(("custom",), "any connected one", effort=100.0, composes=True),
+        "plans for several process groups at the same time, each on links of its own or a share of all",
+        Can(("custom",), CONNECTED, effort=100.0, composes=True),
     ),
     "nvls": _entry(
         "inswitch.nvls:nvls", "the switch reduces each rank's share to that rank and multicasts it back, as in NCCL",
@@ -224,10 +228,10 @@ TABLE: dict[str, Entry[Can]] = {
         ),
     ),
     "sccl": _entry(
-        "synth.sccl:sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
+        "synth.sccl:sccl", "synthesis of the latency-bandwidth frontier, each point with what is proved of it",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
-            "any connected one; above 128 ranks without search, from plans of quick planners", effort=1000.0,
+            "any connected one; above 128 ranks it takes plans of quick planners instead of searching", effort=1000.0,
             process=True, tuned_joined=False,
         ),
     ),

@@ -13,6 +13,7 @@ requirement that is not met; `status` states on what hardware the workflow was t
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import sysconfig
@@ -38,6 +39,9 @@ PROGRAMS = {
     "launchers": ("srun", "torchrun"),
     "compilers": ("cc", "gcc", "clang", "nvcc", "hipcc"),
 }
+# Options that print a version, tried until one names an MPI. For --version, mpicc prints the version of its compiler:
+# that of the MPI is printed for the first of these by Open MPI, for the second by MPICH.
+VERSION_OPTIONS = {"mpicc": ("-showme:version", "-v")}
 # A line of nvidia-smi: name and version of the driver
 _GPU_LINE = re.compile(r"(?m)^([A-Za-z][\w ()/.+-]{0,80}), *([0-9]+(?:\.[0-9]+)+)[ \r]*$", re.ASCII)
 # A version follows the name of a program or maker, a closing bracket, or a word for it: "cc 12.1", "mpirun (Open MPI)
@@ -54,10 +58,18 @@ FOLDERS = (
     "usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib", "usr/local/cuda*/lib64", "opt/rocm*/lib",
 )  # fmt: skip
 # Values of a workflow's `status`.
-TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
+TESTED = "tested by the authors on CPUs"
+ON_MPI = f"{TESTED}, with Open MPI 5.0 and MPICH 5.0"
 MEASURES = "tune measures for up to 10 minutes"
 NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
-RUN = "antiphon run plan.json --nbytes 1MiB"
+# Variables by which an MPI uses rules
+OPENMPI_RULES = (
+    "OMPI_MCA_coll_tuned_use_dynamic_rules=1", "OMPI_MCA_coll_tuned_dynamic_rules_filename=rules/openmpi-rules.conf",
+)  # fmt: skip
+MPICH_RULES = (
+    "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE=rules/mpich-mpir.json",
+    "MPIR_CVAR_CH4_COLL_SELECTION_TUNING_JSON_FILE=rules/mpich-ch4.json",
+)
 SWEEP = "./all_reduce_perf -b 1K -e 1G -f 2 -g"  # and the number of GPUs
 
 
@@ -85,7 +97,8 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
         inventory["gpus"] = [
             {"vendor": "NVIDIA", "name": name.strip(), "driver": driver} for name, driver in gpu_lines
         ] + amd_gpus
-    inventory["packages"] = {name: version for name in PACKAGES if (version := package_version(name))}
+    inventory["packages"] = {"python": platform.python_version()}
+    inventory["packages"] |= {name: version for name in PACKAGES if (version := package_version(name))}
     inventory["libraries"] = _find_libraries(Path(root), variables.get("LD_LIBRARY_PATH", ""))
     return inventory
 
@@ -142,12 +155,17 @@ def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
     `fault`: why it cannot be used: it failed without output, or is an MPI of unknown version. Taking too long is none.
     """
     executable = shutil.which(name, path=path) or name
-    output, why = (b"", "") if name == "torchrun" else run_program((executable, "--version"), TIMEOUT)
+    output, why, makers = b"", "", list[str]()
+    for option in VERSION_OPTIONS.get(name, ("--version",)) if name != "torchrun" else ():
+        output, why = run_program((executable, option), TIMEOUT)
+        printed = output.decode("utf-8", "replace")
+        makers = [maker for maker, pattern in MPIS.items() if re.search(pattern, printed)] if kind == "mpi" else []
+        if makers or why == TOO_LONG:
+            break
     printed, fault = output.decode("utf-8", "replace"), "" if output or why == TOO_LONG else why
-    version = VERSION.search(printed)
+    version = VERSION.search(printed) if makers or name not in VERSION_OPTIONS else None
     if kind == "mpi" and output and version is None:
         fault = "unknown version"  # it may be anything
-    makers = [maker for maker, pattern in MPIS.items() if re.search(pattern, printed)] if kind == "mpi" else []
     return {
         "name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": executable,
         "fault": fault,
@@ -212,51 +230,56 @@ def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     count = len(inventory["gpus"])
     box = "here.json" if count else "hgx-h100"
     ranks = max(2, min(count or inventory["processors"]["allowed"], MAX_RANKS))
-    tune, export = f"antiphon tune allreduce full:ranks={ranks}", "antiphon export table.json"
-    plan, tune_by_logs = (
-        f"antiphon {verb} allreduce {box} {rest}"
-        for verb, rest in (
-            ("plan", "-o plan.json"),
-            ("tune", f'--from-logs logs --run "{SWEEP} {count}" -o table.json'),
-        )
-    )
+    tune = f"antiphon tune allreduce full:ranks={ranks}"
+    # every workflow writes files of its own, so that one does not change what another uses
+    tune_by_logs = f'antiphon tune allreduce {box} --from-logs logs --run "{SWEEP} {count}" -o by-logs.json'
+    plan, run = f"antiphon plan allreduce {box} -o box.json", "antiphon run box.json --nbytes 1MiB --on"
     has_mpi = mpi["mpiexec"] and mpi["mpi4py"]
     has_mpich = any(row["by"] == "MPICH" for row in inventory["mpi"])  # Open MPI does not start in a lab
     launch_needs = {"a second GPU": count > 1, "mpi4py with mpiexec, or torch": has_mpi or "torch" in packages}
     start = f"mpiexec -n {count}" if has_mpi else f"torchrun --nproc-per-node {count} -m"
-    race = f"{start} antiphon tune allreduce {box} --on nccl -o table.json"
+    race = f"{start} antiphon tune allreduce {box} --on nccl -o settings.json"
+    export, setting = (
+        "antiphon export {0}.json --to {1} -o {0}".format,
+        "export ANTIPHON_NCCL_TUNER={}/nccl-tuner.txt".format,
+    )
+    tuned = "NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) ./program"
     small_plan = f"antiphon plan allreduce full:ranks={ranks} -o plan.json"
+    run_small = "antiphon run plan.json --nbytes 1MiB"
     under_mpi = f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program"
     check_logs = Workflow(
-        "check logs of nccl-tests", LOGS, needs={}, commands=(f"antiphon check-log nccl.log --topology {box}",)
-    )
+        "check logs of nccl-tests, of any machine", LOGS, needs={},
+        commands=(f"antiphon check-log nccl.log --topology {box}  # the machine of nccl.log",),
+    )  # fmt: skip
     workflows = [
         *([Workflow("describe this machine", NO_GPU, needs={}, commands=("antiphon topology probe -o here.json",)),
            check_logs] if inventory["gpus"] else []),
-        Workflow("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **launch_needs},
-              (race, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Workflow("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
-              (tune_by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Workflow("RCCL's settings, raced on your GPUs", NO_GPU, {**amd, **rccl, **launch_needs},
-              (race, f"{export} --to nccl-csv -o tuner")),
-        Workflow("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, **rccl},
-              (tune_by_logs, f"{export} --to nccl-csv -o tuner")),
-        Workflow("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
-              (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),
-        Workflow("our GPU kernel", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{RUN} --on cuda")),
-        Workflow("our GPU kernel on AMD", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{RUN} --on hip")),
+        Workflow("NCCL's settings, the fastest by timing", NO_GPU, {**nvidia, **nccl, **launch_needs},
+              (race, export("settings", "nccl-tuner"), setting("settings"), tuned)),
+        Workflow("NCCL's algorithms, the fastest in nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
+              (tune_by_logs, export("by-logs", "nccl-tuner"), setting("by-logs"), tuned)),
+        Workflow("RCCL's settings, the fastest by timing", NO_GPU, {**amd, **rccl, **launch_needs},
+              (race, export("settings", "nccl-csv"))),
+        Workflow("RCCL's algorithms, the fastest in rccl-tests", NO_GPU, {**amd, **rccl},
+              (tune_by_logs, export("by-logs", "nccl-csv"))),
+        Workflow("plans run by MSCCL++", NO_GPU, {"GPUs": count > 0, **mscclpp},
+              (f"antiphon tune allreduce {box} -o plans.json", export("plans", "mscclpp-json"))),
+        Workflow("Antiphon's kernel in CUDA", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{run} cuda")),
+        Workflow("Antiphon's kernel in HIP", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{run} hip")),
         Workflow("plans under an unchanged MPI program", f"{ON_MPI}; {MEASURES}", mpi, (
-            f"{tune} --on mpi -o table.json", "export ANTIPHON_TABLE=table.json",
+            f"{tune} --on mpi -o mpi.json", "export ANTIPHON_TABLE=mpi.json",
             f"LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
-        Workflow("your MPI's own algorithms", f"{ON_MPI}; {MEASURES}", mpi, (
+        Workflow("your MPI's own algorithms, the fastest by timing", f"{ON_MPI}; {MEASURES}", mpi, (
             f"{tune} --on mpi --library-only -o library.json",
-            f"antiphon export library.json --to {'mpich' if has_mpich else 'openmpi'}-rules -o rules")),
-        Workflow("plans under PyTorch", f"{TESTED}; {MEASURES}", torch, (
-            f"{tune} --on torch -o table.json", "export ANTIPHON_TABLE=table.json",
+            f"antiphon export library.json --to {'mpich' if has_mpich else 'openmpi'}-rules -o rules",
+            *(f"export {setting}" for setting in (MPICH_RULES if has_mpich else OPENMPI_RULES)),
+            f"mpiexec -n {ranks} ./program")),
+        Workflow("plans under PyTorch", f"{TESTED}; PyTorch loads the backend by itself; {MEASURES}", torch, (
+            f"{tune} --on torch -o torch.json", "export ANTIPHON_TABLE=torch.json",
             f"torchrun --nproc-per-node {ranks} program.py  # with init_process_group(\"antiphon\")")),
         Workflow("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
-              (under_mpi,) if has_mpich else (small_plan, f"{RUN} --on lab")),
-        Workflow("plans in one process", TESTED, needs={}, commands=(small_plan, RUN)),
+              (under_mpi,) if has_mpich else (small_plan, f"{run_small} --on lab")),
+        Workflow("plans in one process", TESTED, needs={}, commands=(small_plan, run_small)),
         *([] if inventory["gpus"] else [check_logs]),
     ]  # fmt: skip
     rows = [

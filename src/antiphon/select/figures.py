@@ -94,8 +94,9 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     planner_figures = dict(findings_or_empty(entry.schedule))  # what the planner itself reports, by its own names
     # keys are stable: those that not every plan claims have a default before the claims
     return {
-        "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
-        "stopped": None, **entry.claims, **_unjoined_gap(plan), **memory_and_incast,
+        "planner": None, "collective": plan.collective.kind, "roots": list(plan.collective.roots),
+        "topology": plan.topology.name, "assumes": [], "uses": [], "stopped": None,
+        **entry.claims, **_unjoined_gap(plan), **memory_and_incast,
         **({"found": planner_figures} if planner_figures else {}), "verified": True,
         **({"groups": plan.collective.title} if plan.collective.groups else {}),
     }  # fmt: skip

@@ -54,7 +54,7 @@ from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, needs_switches
 from antiphon.units import format_seconds, format_size
 
-AT_WORK = "still at work"  # begins the progress lines about candidates that are not done
+AT_WORK = "running"  # begins the progress lines about candidates that are not done
 BEST_SO_FAR = "best so far"  # in progress lines once there is a result
 NCCL_STAND_IN = "what NCCL would do here"  # in notes, if its choice is unknown and planners stand for it
 RUNNERS_UP = 5  # candidates listed beside the best of a range
@@ -273,11 +273,11 @@ class Ledger:
         return [evaluation.seconds for evaluation in own_evaluations if not evaluation.figures.get("uses")]
 
     def _worker_text(self, index: int, seconds: float) -> str:
-        """Describe a candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
+        """Describe a candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU)"."""
         task = self.tasks[index]
         options = "".join(f" {key}={value}" for key, value in task.options.items())
         work = f"by {task.planner}{options}" if task.planner else "bounds"
-        return f"{task.kind} {work} ({seconds:.0f} s of CPU time)"
+        return f"{task.kind} {work} ({seconds:.0f} s of CPU)"
 
     def _add_priced(self, task: Task, priced: Priced) -> None:
         """Add a priced schedule, and drop the schedules that can no longer win."""
@@ -339,7 +339,7 @@ class Ledger:
         tasks = [self.tasks[index] for index in self.at_work] or ([] if ended is None else [ended])
         if self.progress is None or not tasks:
             return
-        text = f"{tasks[0].kind}: {tasks[0].planner or 'bounds'}"
+        text = f"{tasks[0].kind} {f'by {tasks[0].planner}' if tasks[0].planner else 'bounds'}"
         if self.at_work:
             text = f"{AT_WORK}: {', '.join(self._worker_text(*worker) for worker in self.at_work.items())}"
         kinds = {task.kind for task in tasks}
@@ -361,9 +361,9 @@ class Ledger:
             if sizes[-1] in gaps_by_size:
                 # of equal gaps, that at the smallest size
                 worst_size = max(gaps_by_size, key=lambda size: (gaps_by_size[size], -size))
-                distance = f", {gaps_by_size[sizes[-1]]:.3f} times the bound"
-                distance += f"; at {format_size(worst_size)} {gaps_by_size[worst_size]:.2f} times"
-        return f" ({BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
+                worst = f" (largest gap: {gaps_by_size[worst_size]:.2f}x at {format_size(worst_size)})"
+                distance = f", gap {gaps_by_size[sizes[-1]]:.3f}x{worst if worst_size != sizes[-1] else ''}"
+        return f"; {BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance}"
 
     # ---- the result ----
 

@@ -67,12 +67,10 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
 
 
 def speedups_text(speedups: Sequence[float], library: str) -> str:
-    """Return the least and the greatest speedup: " (1.3x to 1.8x over NCCL)"."""
+    """Return the least and the greatest speedup: " (1.34x to 1.8x over NCCL)"."""
     if not speedups:
         return ""
-    ends = dict.fromkeys(  # near 1 with a digit more: 1.05x is not 1x
-        f"{speedup:.2g}x" if speedup >= 1.1 else f"{speedup:.3g}x" for speedup in (min(speedups), max(speedups))
-    )
+    ends = dict.fromkeys(f"{speedup:.3g}x" for speedup in (min(speedups), max(speedups)))
     return f" ({' to '.join(ends)} over {library})"
 
 

@@ -15,8 +15,9 @@ from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.select import Frontier, FrontierPoint
 from antiphon.show.columns import paragraph, table
 from antiphon.show.words import assumed_text, plural, ratio
+from antiphon.units import format_bandwidth
 
-POINT_HEAD = ["C", "S", "R", "R/C", "gap", "proof", "by"]
+POINT_HEAD = ["C", "S", "R", "R/C", "gap", "proof", "found by"]
 # Label of a certificate -> what it means
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",
@@ -35,15 +36,16 @@ def optimality_text(certificate: Mapping[str, Any]) -> str:
 def frontier_text(frontier: Frontier) -> str:
     """Return a frontier as text: a table of its points, then what their labels mean and what is impossible."""
     name = f"{frontier.collective.kind} on {frontier.topology.name}"
-    count = plural(len(frontier.points), "point")
+    count = ("all " if len(frontier.points) > 1 and _is_whole(frontier) else "") + plural(len(frontier.points), "point")
     rows = [point_row(point) for point in frontier.points]
     lines = [
         *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", first=""),
         *(paragraph(f"stopped early ({frontier.stopped}): the best so far") if frontier.stopped else []),
         "", *table(POINT_HEAD, rows), "",
         *paragraph(
-            "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link); gap: R/C "
-            "over that of the bound. Every point is verified, every certificate rechecked.",
+            "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link of "
+            f"{format_bandwidth(frontier.topology.unit)}); gap: R/C over that of the bound. Every point is verified, "
+            "every certificate rechecked.",
         ),
     ]  # fmt: skip
     if any(point.has_no_certificate for point in frontier.points):
@@ -60,6 +62,14 @@ def frontier_text(frontier: Frontier) -> str:
     for note in frontier.notes:
         lines += paragraph(f"note: {note}", rest="    ")
     return "\n".join(lines)
+
+
+def _is_whole(frontier: Frontier) -> bool:
+    """Return whether no point can be missing: each number of steps, up to the bound on time, has a proved optimum."""
+    points, limits = frontier.points, frontier.limits
+    is_proved = all(point.proof == OPTIMAL and not point.trusted and not _is_of_halves(point) for point in points)
+    steps = [*range(limits.latency_steps, limits.latency_steps + len(points))]
+    return bool(points) and is_proved and [p.steps for p in points] == steps and points[-1].ratio == limits.inverse
 
 
 def point_line(point: FrontierPoint) -> str:
@@ -98,9 +108,8 @@ def _bound_lines(frontier: Frontier) -> list[str]:
     for impossibility in frontier.impossible:
         # of the collective itself only what goes beyond its bound at any number of steps
         if impossibility.collective != name or impossibility.ratio > limits.inverse:
-            lines.append(
-                f"  no {impossibility.collective} with S = {impossibility.steps} has R/C below {impossibility.ratio}"
-            )
+            point_text = f"no {impossibility.collective} with S = {impossibility.steps}"
+            lines.append(f"  {point_text} has R/C below {impossibility.ratio} (by a certificate)")
     if limits.witness is not None:
         description = limits.witness.describe(frontier.topology, frontier.collective.buffer_weight)
         _, _, why = description.partition(": ")  # after the kind of witness, such as "cut: "

@@ -145,7 +145,7 @@ def entries_text(kind: str) -> str:
         lines += wrap_table(
             head=[], rows=[[row["name"], _planner_text(row)] for row in rows if row["topologies"] == machine_kind]
         )
-    return "\n".join(lines[1:])  # without the empty line before the first group
+    return "\n".join([*lines[1:], "", *paragraph(_PLANNERS_NOTE)])  # without the empty line before the first group
 
 
 def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -168,6 +168,10 @@ _SIZES_NOTE = (
     "Parameters follow a colon: ring:ranks=8, torus:dims=4x4, tree:fanouts=4x8, cluster:box=dgx1v,boxes=4, "
     "ring:ranks=8,bandwidth=100Gbit/s,latency=2us. `antiphon topology show NAME` shows the machine."
 )
+_PLANNERS_NOTE = (
+    "custom: a relation of your own, or several process groups at once. `antiphon list planners NAME` explains a "
+    "planner's options, `antiphon plan allreduce dgx1v --planner ring:pieces=4` sets one."
+)
 
 
 def _planner_text(row: dict[str, Any]) -> str:
@@ -177,5 +181,6 @@ def _planner_text(row: dict[str, Any]) -> str:
     collectives = ", ".join(supported)
     if len(missing) <= 2:
         collectives = "all" + (f" but {' and '.join(missing)}" if missing else "")
+        collectives += ", custom" if "custom" in supported else ""
     options = f"; options: {', '.join(row['options'])}" if row["options"] else ""
     return f"{row['about']}\nfor {collectives}{options}"

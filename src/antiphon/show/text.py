@@ -15,8 +15,9 @@ from typing import Any
 from antiphon.core.bounds import conditions_text
 from antiphon.core.files import one_line
 from antiphon.core.topology import Ability, Topology
+from antiphon.errors import list_first
 from antiphon.select import format_switch_uses
-from antiphon.show.columns import LABEL_INDENT, fitted_rows, paragraph, table, width
+from antiphon.show.columns import LABEL_INDENT, fitted_rows, paragraph, table, width, wrap_table
 from antiphon.units import format_bandwidth, format_seconds, plain
 
 WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
@@ -111,24 +112,29 @@ def _ability_lines(topology: Topology) -> list[str]:
         verbs = [verb for verb, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
         if verbs:
             lines += paragraph(f"can {' and '.join(verbs)}: {', '.join(names)}{_ability_details(ability)}", rest="    ")
+            lines += [f"  {line}" for line in wrap_table(head=[], rows=_operator_rows(ability))]
     return lines
 
 
 def _ability_details(ability: Ability) -> str:
     """Return further abilities and limits of a switch that multicasts or reduces."""
     details = ["sends on what it combined"] if ability.through else []
-    details += ["what a rank keeps crosses it, too"] if ability.own else []
+    details += ["a rank's own contribution and its own share of the result cross its link, too"] if ability.own else []
     details += [f"serves {ability.at_once} at once"] if ability.at_once else []
-    details += [f"combines {', '.join(names)}" for names in (_operator_names(ability), ability.types) if names]
     return f" ({'; '.join(details)})" if details else ""
 
 
-def _operator_names(ability: Ability) -> list[str]:
-    """Return the operators of a switch, with the types that each is limited to: max of bfloat16 and float16."""
-    types_of: dict[str, list[str]] = {}
+def _operator_rows(ability: Ability) -> list[list[str]]:
+    """Return a row for each set of types: the operators by which a switch reduces these, and the types."""
+    if not ability.reduce or not (ability.operators or ability.types):
+        return []
+    types_of: dict[str, list[str]] = {} if ability.operators else {"any operator": []}
     for name, _, dtype in (name.partition(" of ") for name in ability.operators):
         types_of.setdefault(name, []).extend([dtype] if dtype else [])
-    return [f"{name} of {' and '.join(types)}" if types else name for name, types in types_of.items()]
+    names_of: dict[str, list[str]] = {}
+    for name, types in types_of.items():
+        names_of.setdefault(", ".join(types or ability.types) or "any type", []).append(name)
+    return [[f"reduces {', '.join(names)}", f"of {types}"] for types, names in names_of.items()]
 
 
 def _omitted_rows(rows: int) -> list[str]:
@@ -161,9 +167,14 @@ def _link_matrix(topology: Topology) -> list[str]:
 def plan_text(claims: Mapping[str, Any]) -> str:
     """Return the claims of a plan (`Entry.claims`) in a few lines: what it is, its size, and its gaps to the bounds."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
-    title = f"{claims.get('groups') or claims['collective']} on {claims['topology']} by {claims['planner']}"
+    kind, roots = claims["collective"], claims["roots"]
+    is_sent = kind in ("broadcast", "scatter")  # by the roots, which alone have data; chunks are of their data
+    rank_names = f"rank{'s' * (len(roots) > 1)} {list_first(roots)}"
+    end = f" {'from' if is_sent else 'to'} {rank_names}" if roots else ""
+    owner = f"of {'each' if len(roots) > 1 else 'the'} root's data" if is_sent else "per rank"
+    title = f"{claims.get('groups') or kind}{end} on {claims['topology']} by {claims['planner']}"
     lines = [
-        *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", first=""),
+        *paragraph(f"{title}: {claims['chunks']} chunk{'s' * (claims['chunks'] != 1)} {owner}, {size}", first=""),
         *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages")),
         *_gap_without_switches(claims.get("bandwidth_gap_without_switches")),
         *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),

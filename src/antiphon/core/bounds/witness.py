@@ -21,6 +21,7 @@ buffer_weight = 4) that takes 3 / (2 GB/s) * (4 GB / 4) = 1.5 s.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -96,10 +97,21 @@ class Cut(Record):
         outside = sorted(set(range(topology.ranks)) - set(inside))
         share = Fraction(self.weight, buffer_weight)
         amount = "all of nbytes" if share == 1 else f"{plain(share)} {'times' if share > 1 else 'of'} nbytes"
-        speed = format_bandwidth(self.capacity)
+        speed = format_bandwidth(self.capacity) + self._kinds_text(topology)
         if len(inside) <= len(outside):
             return f"cut: {_describe_ranks(inside)} can send out only {speed}, {amount} must leave"
         return f"cut: {_describe_ranks(outside)} can take in only {speed}, {amount} must enter"
+
+    def _kinds_text(self, topology: Topology) -> str:
+        """Return the capacity by kind of link, if the links of the cut are of several kinds and under no limit."""
+        if self.limits:
+            return ""
+        side, by_kind = set(self.side), Counter[str]()
+        ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
+        for link_type in (topology.types[number] for src, dst, number in ends if src in side and dst not in side):
+            by_kind[link_type.kind] += link_type.bandwidth
+        texts = [f"{kind} {format_bandwidth(capacity)}" for kind, capacity in by_kind.items()]
+        return f" ({' + '.join(texts)})" if len(texts) > 1 else ""
 
 
 @dataclass(frozen=True)

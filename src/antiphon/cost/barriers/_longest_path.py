@@ -20,13 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import (
-    Floats,
-    Longs,
-    index_in_run,
-    order_of,
-    pointers,
-)
+from antiphon.core.columns import Floats, Longs, index_in_run, order_of, pointers
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages import Messages, Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
@@ -114,7 +108,7 @@ class SortedSchedule:
         if not terms[greatest]:
             return "nothing takes time"
         if greatest == "latency":
-            return latency_name(critical.messages, critical.greatest, noun="message")
+            return latency_name(critical.messages, critical.greatest, critical.alpha, noun="message")
         return resource_name(self.topology, max(critical.weight, key=lambda resource: critical.weight[resource]))
 
     def _find_critical_path(self, nbytes: int) -> PathTime:

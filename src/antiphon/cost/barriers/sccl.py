@@ -42,6 +42,6 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     total_rounds = rounds(schedule, profiled_topology, barriers.timeline)
     # (R / C) * L * beta of the formula, per byte of nbytes; the unit link's bandwidth is 1 / beta
     seconds_per_byte = total_rounds * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
-    names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
+    names = {"latency": latency_name(steps, alpha, steps * alpha), "bandwidth": barriers.busiest}
     predict = price_linear(steps * alpha, float(seconds_per_byte), names, LazyPath(barriers.path))
     return TracedPredictor(predict, barriers)

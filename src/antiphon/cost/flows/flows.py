@@ -129,7 +129,7 @@ class Flows:
         if not terms[greatest]:
             return "nothing takes time"
         if greatest == "alpha":
-            return latency_name(walk.latency_count, walk.greatest_latency, noun="message")
+            return latency_name(walk.latency_count, walk.greatest_latency, terms["alpha"], noun="message")
         if greatest in ("gamma", "delta"):
             return f"rank {max(walk.combining, key=lambda rank: walk.combining[rank])}: combining what arrives"
         name = resource_name(self.topology, max(walk.delay, key=lambda resource: walk.delay[resource]))

@@ -135,13 +135,13 @@ class _Bottlenecks:
             for name, (value, bottleneck) in values.items()
         }
 
-    def name_bottlenecks(self) -> Mapping[str, str]:
-        """Return the bottleneck of each term."""
+    def name_bottlenecks(self, total_latency: float) -> Mapping[str, str]:
+        """Return the bottleneck of each term. `total_latency`: of all steps, in seconds."""
         steps = self.work.segments.length[self.slowest_message >= 0]
         slowest = self.work.paths.alpha[self.slowest_message[self.slowest_message >= 0]].max(initial=0.0)
         rank = self._busiest_rank()
         return {
-            "alpha": latency_name(int(steps.sum()), float(slowest)),
+            "alpha": latency_name(int(steps.sum()), float(slowest), total_latency),
             "beta": self._busiest_resource(),
             "epsilon": self._busiest_resource(),
             "gamma": rank,
@@ -195,7 +195,7 @@ class _Bottlenecks:
         """Return the predictor: all maxima are independent of the size, so its terms are linear in nbytes."""
         per_byte = self.coefficients()
         alpha = per_byte.pop("alpha")
-        names, path = self.name_bottlenecks(), LazyPath(self.path)
+        names, path = self.name_bottlenecks(alpha), LazyPath(self.path)
 
         def predict(nbytes: int) -> Prediction:
             terms = {"alpha": alpha, **{name: seconds * nbytes for name, seconds in per_byte.items()}}

@@ -332,7 +332,7 @@ class Simulation:
         cost, *_ = self.cost(nbytes)
         kind = self.work.cost_class[path]
         if greatest == "latency":
-            return latency_name(len(path), float(cost.latency[kind].max()), noun="message")
+            return latency_name(len(path), float(cost.latency[kind].max()), terms["latency"], noun="message")
         if greatest == "overhead":
             return f"overheads (o_s, o_r) of {len(path)} messages, one after the other"
         return self._busiest_level(cost.flight[kind], path) if greatest == "bandwidth" else self._longest_wait(

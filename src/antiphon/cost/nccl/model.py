@@ -32,7 +32,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
-from antiphon.cost.nccl.calls import SIMPLE, CallFigures
+from antiphon.cost.nccl.calls import CALL_TERMS, SIMPLE, CallFigures
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, occupied_multiprocessors
 from antiphon.cost.nccl.gpus import kinds_within
 from antiphon.cost.nccl.layout import TRUNK, NcclLayout, node_of_ranks
@@ -163,7 +163,9 @@ class _CallPredictor:
         channels = self.costs.channels(self.layout, RING, SIMPLE if switched else name, nbytes)
         launch = self.costs.launch(self.layout.local, rest, channels)
         terms = {"launch": launch, **self.extra, "ramp": ramp, **transfers.terms}
-        return replace(transfers, seconds=launch + rest, terms=terms)
+        greatest = max(terms, key=lambda term: terms[term])
+        bottleneck = f"{greatest}: {CALL_TERMS[greatest]}" if greatest in CALL_TERMS else transfers.bottleneck
+        return replace(transfers, seconds=launch + rest, terms=terms, bottleneck=bottleneck)
 
     def seconds_by_protocol(self, nbytes: int) -> dict[str, float]:
         """Return the seconds of a call by each protocol."""
@@ -193,19 +195,14 @@ class _CallPredictorWithEvents(_CallPredictor):
         (name, best), *_ = self.price_protocols(nbytes)
         unshifted: Events = self.by_protocol[name].events(nbytes)  # type: ignore[attr-defined]
         delay = sum(best.terms[term] for term in ("launch", "ramp", *self.extra))
-        return replace(
-            unshifted,
-            start=unshifted.start + delay,
-            landed=unshifted.landed + delay,
-            use_start=unshifted.use_start + delay,
-            use_end=unshifted.use_end + delay,
-        )
+        times = ("start", "landed", "use_start", "use_end")
+        return replace(unshifted, **{name: getattr(unshifted, name) + delay for name in times})
 
 
 def units_text(costs: Costs, algorithm: str) -> str:
     """Describe the multiprocessors occupied on a GPU, if known."""
     units, occupied = costs.gpu.units, occupied_multiprocessors(costs, algorithm)
-    return "" if units is None or occupied is None else f"up to {occupied} of {units.of} SMs; "
+    return "" if units is None or occupied is None else f"occupies up to {occupied} of a GPU's {units.of} SMs; "
 
 
 def _seconds_on_wire(layout: NcclLayout, schedule: Schedule, topology: Topology) -> float:
