@@ -140,7 +140,7 @@ def test_the_fastest_of_its_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
         "default", "basic_linear", "ring", "segmented_ring",
     ]  # fmt: skip
     text = library_text(found)
-    assert "set the library's algorithm from 1KB to 64KB (1.2x to 2x over its own choice)" in " ".join(text.split())
+    assert "set the library's algorithm from 1KB to 64KB (1.25x to 2x over its own choice)" in " ".join(text.split())
     assert "algorithm: of Open MPI 5.0.11" in text
     assert "basic_linear" in text
     assert library_use(found, "t.json") == ["  use: antiphon export t.json --to openmpi-rules -o rules"]
