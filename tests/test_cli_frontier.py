@@ -166,7 +166,7 @@ def test_in_python_the_same() -> None:
     found = antiphon.frontier.find("allgather", MACHINE, k=4, progress=told.append, on_point=heard.append)
     assert [(p.chunks, p.steps, p.rounds) for p in found.points] == [(2, 2, 3), (6, 3, 7)]
     assert heard == list(found.points)
-    assert any("R/C >= 3/2 is proved" in line for line in told)
+    assert any("proved for S = 2: R/C >= 3/2" in line for line in told)
     plan = found.plan()
     assert antiphon.verify(plan, proof=True)
     found.save("plan.json")
@@ -182,7 +182,7 @@ def test_progress_is_on_stderr(capsys: Capture) -> None:
     assert run(["frontier", "reducescatter", MACHINE, "--planner", "sccl:steps=2"]) == 0
     err = capsys.readouterr().err
     assert "planned as an allgather of the machine with all links turned" in err
-    assert "trying C = 2, S = 2, R = 3; R/C >= 3/2 is proved" in err
+    assert "trying C = 2, S = 2, R = 3; proved for S = 2: R/C >= 3/2" in err
     assert "found (C, S, R) = (16, 2, 3), R/C = 3/16: proved-optimal" in err
 
 

@@ -14,7 +14,7 @@ from antiphon.runtimes import inventory
 from antiphon.runtimes.inventory import list_workflows, look_here
 
 NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
-NCCL, RACE = "NCCL's algorithms, the fastest in nccl-tests", "NCCL's settings, the fastest by timing"
+NCCL, RACE = "NCCL's algorithms, by logs of nccl-tests", "NCCL's settings, timed by Antiphon"
 
 
 def files(root: Path, contents: dict[str, str]) -> None:
@@ -128,7 +128,7 @@ def test_no_two_workflows_write_the_same_file_with_other_contents(tmp_path: Path
                 makers.setdefault(file, set()).add(command.partition(" antiphon ")[2] or command)
     alike = {"settings", "by-logs"}  # of NCCL and of RCCL: no machine has both
     assert {file for file, commands in makers.items() if len(commands) > 1} <= {*alike, *(f"{x}.json" for x in alike)}
-    commands = rows["your MPI's own algorithms, the fastest by timing"]
+    commands = rows["your MPI's own algorithms, timed by Antiphon"]
     assert commands[-1].startswith("mpiexec -n ")
     assert any("dynamic_rules_filename=rules/openmpi-rules.conf" in command for command in commands)
 

@@ -49,7 +49,7 @@ def test_the_text_says_at_which_size_each_time_holds(tuned: Tuning, monkeypatch:
     assert "1GB" in last[2:]
     text = " ".join(tuning_text(tuned).split())
     assert (
-        "from, to: a size in two rows belongs to the second, -: no other size; at: size that the figures are for"
+        "from, to: a size in two rows belongs to the second; to -: this size alone; at: size that the figures are for"
         in text
     )
     assert "gap: time / lower bound by the same model" in text

@@ -382,7 +382,8 @@ def _least_time_lines(times: Mapping[int, float], limits: Bound, model: str, mod
     """
     if not times:
         return []
-    note = "the rest: latency, and what else the model charges per message and call"
+    rest = "" if model == "alpha-beta" else ", and what else the model charges per message and call"
+    note = f"the rest: latency{rest}"
     note += f"; tune's gaps use another bound: --model {model_of_tune}" if model != model_of_tune else ""
     width = max(len(format_size(size)) for size in times)
     rows = [f"    {format_size(size):>{width}}   {format_seconds(seconds)}" for size, seconds in times.items()]

@@ -125,7 +125,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
                 "replay rank0.json rank1.json --topology dgx1v"),
-        CommandGroup("table", about=None, help="Show, merge or compare what MPI jobs learned by timing plans.",
+        CommandGroup("table", about=None, help="Show, merge or compare files of times that jobs learned.",
                      example="table show learned.txt",
                      commands=(
             Command("show", "learned:show_learned_command", about=None, example="table show learned.txt"),

@@ -94,7 +94,7 @@ def _failure_lines(tuning: Tuning) -> list[str]:
         lines += paragraph(f"x: time at {format_size(tuning.sizes[-1])} over that of the intact machine")
     has_wires = any(kind.bandwidth > tuning.topology.unit for kind in tuning.topology.types)
     if has_wires and any(CUT_OFF in row and "-" in row[0] and ":" not in row[0] for row in rows):
-        lines += paragraph("a link fails with all its wires; --failures wires: one wire at a time")
+        lines += paragraph("a link fails in both directions, with all its unit links; --failures wires: one unit link at a time")
     return lines
 
 
@@ -184,8 +184,8 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     ranges = [r for tuning in tunings for r in tuning.ranges]
     shares_ends = any(before.collective == r.collective and before.stop == r.start for before, r in pairwise(ranges))
     notes = ["a size in two rows belongs to the second"] if shares_ends else []
-    notes += ["-: no other size"] if any(r.stop <= r.start + 1 for r in ranges) else []
-    texts["from, to"] = ", ".join(notes)
+    notes += ["to -: this size alone"] if any(r.stop <= r.start + 1 for r in ranges) else []
+    texts["from, to"] = "; ".join(notes)
     if any(r.candidate.variant and not r.candidate.options and not r.served_by for r in ranges):
         texts["#2"] = "second schedule of that planner"
     has_own_rates = any(tuning.profile is not None or tuning.model.startswith(CALLS) for tuning in tunings)

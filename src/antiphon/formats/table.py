@@ -104,7 +104,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     # an algorithm that was measured to be best; with unproven=yes also the one that does what the plan's planner does
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
-        "tuning strings for UCC: its own algorithm where one was measured to be faster, or matches the plan (unproven)",
+        "tuning strings for UCC: its own algorithms that were measured to be faster, or (unproven) that match the plan",
         replace(_PLAN_TABLES, files=("ucc.conf",)),
     ),
 }

@@ -89,14 +89,14 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "halving-doubling": _entry(
         "classic.halving_doubling:halving_doubling",
-        "recursive halving, doubling, or both (allreduce), log2 P steps each, more if P is no power of 2: fewest bytes",
+        "fewest bytes: recursive halving, doubling, or both (allreduce), log2 P steps each; more if P is no power of 2",
         Can(
             (*ROOTLESS, "broadcast", "reduce"), JOINED, sweep=({}, {"large": "far"}, {"pieces": 4}), effort=1.0,
             joined=True,
         ),
     ),
     "bruck": _entry(
-        "classic.bruck:bruck", "ceil(log2 P) steps on any number of ranks, for allreduce twice as many",
+        "classic.bruck:bruck", "ceil(log2 P) steps, twice that for allreduce, on any number of ranks",
         Can((*ROOTLESS, "alltoall"), JOINED, effort=1.0, joined=True),
     ),
     "pairwise": _entry(
@@ -124,7 +124,7 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "hierarchical-ps": _entry(
         "classic.hierarchical:hierarchical_ps",
-        "every rank is the server of a share within its group, then among groups; several group sizes",
+        "every rank is the server of a share within its group, then among groups; tries several group sizes",
         Can(ROOTLESS, JOINED, effort=45.0, joined=True),
     ),
     "gentree": _entry(
@@ -195,7 +195,7 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "compose": _entry(
         "compose.compose:compose",
-        "plans of other planners for nested groups of ranks; when run, all levels work at once",
+        "plans of other planners for nested groups of ranks; its levels work on different pieces at the same time",
         Can(
             ("broadcast", "reduce", *ROOTLESS, "alltoall"),
             "any with groups, by place or links, whose ranks reach each other within the group (clusters, tori)",

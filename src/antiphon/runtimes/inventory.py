@@ -254,13 +254,13 @@ def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     workflows = [
         *([Workflow("describe this machine", NO_GPU, needs={}, commands=("antiphon topology probe -o here.json",)),
            check_logs] if inventory["gpus"] else []),
-        Workflow("NCCL's settings, the fastest by timing", NO_GPU, {**nvidia, **nccl, **launch_needs},
+        Workflow("NCCL's settings, timed by Antiphon", NO_GPU, {**nvidia, **nccl, **launch_needs},
               (race, export("settings", "nccl-tuner"), setting("settings"), tuned)),
-        Workflow("NCCL's algorithms, the fastest in nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
+        Workflow("NCCL's algorithms, by logs of nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
               (tune_by_logs, export("by-logs", "nccl-tuner"), setting("by-logs"), tuned)),
-        Workflow("RCCL's settings, the fastest by timing", NO_GPU, {**amd, **rccl, **launch_needs},
+        Workflow("RCCL's settings, timed by Antiphon", NO_GPU, {**amd, **rccl, **launch_needs},
               (race, export("settings", "nccl-csv"))),
-        Workflow("RCCL's algorithms, the fastest in rccl-tests", NO_GPU, {**amd, **rccl},
+        Workflow("RCCL's algorithms, by logs of rccl-tests", NO_GPU, {**amd, **rccl},
               (tune_by_logs, export("by-logs", "nccl-csv"))),
         Workflow("plans run by MSCCL++", NO_GPU, {"GPUs": count > 0, **mscclpp},
               (f"antiphon tune allreduce {box} -o plans.json", export("plans", "mscclpp-json"))),
@@ -269,7 +269,7 @@ def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         Workflow("plans under an unchanged MPI program", f"{ON_MPI}; {MEASURES}", mpi, (
             f"{tune} --on mpi -o mpi.json", "export ANTIPHON_TABLE=mpi.json",
             f"LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
-        Workflow("your MPI's own algorithms, the fastest by timing", f"{ON_MPI}; {MEASURES}", mpi, (
+        Workflow("your MPI's own algorithms, timed by Antiphon", f"{ON_MPI}; {MEASURES}", mpi, (
             f"{tune} --on mpi --library-only -o library.json",
             f"antiphon export library.json --to {'mpich' if has_mpich else 'openmpi'}-rules -o rules",
             *(f"export {setting}" for setting in (MPICH_RULES if has_mpich else OPENMPI_RULES)),

@@ -158,7 +158,7 @@ def _decide_within(
 ) -> Verdict:
     """Decide one candidate within its own budget."""
     _, steps, _ = candidate
-    tell(f"trying {_format_candidate(search, candidate)}; R/C >= {search.least_ratio(steps)} is proved")
+    tell(f"trying {_format_candidate(search, candidate)}; proved for S = {steps}: R/C >= {search.least_ratio(steps)}")
     # the candidate pays from its own budget; the caller charges `spent` to the outer one in order
     outer_budget, search.budget = search.budget, budget
     try:
