@@ -94,7 +94,7 @@ def _failure_lines(tuning: Tuning) -> list[str]:
         lines += paragraph(f"x: time at {format_size(tuning.sizes[-1])} over that of the intact machine")
     has_wires = any(kind.bandwidth > tuning.topology.unit for kind in tuning.topology.types)
     if has_wires and any(CUT_OFF in row and "-" in row[0] and ":" not in row[0] for row in rows):
-        lines += paragraph("a link fails in both directions, with all its unit links; --failures wires: one unit link at a time")
+        lines += paragraph("a link fails both ways, with all its unit links; --failures wires: one at a time")
     return lines
 
 

@@ -119,7 +119,7 @@ def _ability_lines(topology: Topology) -> list[str]:
 def _ability_details(ability: Ability) -> str:
     """Return further abilities and limits of a switch that multicasts or reduces."""
     details = ["sends on what it combined"] if ability.through else []
-    details += ["what a rank gives itself passes through the switch as well: its input, its share of the result"] if ability.own else []
+    details += ["a rank's input and result for itself pass through it, too"] if ability.own else []
     details += [f"serves {ability.at_once} at once"] if ability.at_once else []
     return f" ({'; '.join(details)})" if details else ""
 
