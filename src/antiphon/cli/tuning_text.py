@@ -153,9 +153,9 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
 
 def _verdict_lines(tuning: Tuning) -> list[str]:
     """Return the verdict with machine and sizes; of several collectives a line for each verdict."""
-    low, high = (format_size(size) for size in tuning.span)
+    span = " to ".join(dict.fromkeys(format_size(size) for size in tuning.span))
     interruption = "" if tuning.complete else " (interrupted: not all candidates were tried)"
-    subject = f" on {tuning.topology.name}, {low} to {high}{interruption}"
+    subject = f" on {tuning.topology.name}, {span}{interruption}"
     if len(tuning.collectives) == 1:
         kind = tuning.collectives[0]
         plan = tuning.plans.get(kind)
@@ -183,9 +183,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     texts = {"from, to": "", "#2": "", "at": "size that the figures are for, the largest evaluated"}
     ranges = [r for tuning in tunings for r in tuning.ranges]
     shares_ends = any(before.collective == r.collective and before.stop == r.start for before, r in pairwise(ranges))
-    notes = ["a size in two rows belongs to the second"] if shares_ends else []
-    notes += ["to -: this size alone"] if any(r.stop <= r.start + 1 for r in ranges) else []
-    texts["from, to"] = "; ".join(notes)
+    texts["from, to"] = "a size in two rows belongs to the second" if shares_ends else ""
     if any(r.candidate.variant and not r.candidate.options and not r.served_by for r in ranges):
         texts["#2"] = "second schedule of that planner"
     has_own_rates = any(tuning.profile is not None or tuning.model.startswith(CALLS) for tuning in tunings)

@@ -38,13 +38,14 @@ def range_cells(groups: RangeGroups) -> tuple[list[str], list[list[str]]]:
     rows = []
     for group in groups:
         r = group[-1]
-        ends = words.ends_text(group[0].start, r.stop)
+        start, stop = words.ends_text(group[0].start, r.stop)
+        stop = start if stop == "-" and start[0] != ">" else stop  # a row for one size
         use = [words.use_text(r)] if has_library else []
         algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
         gap = words.ratio(r.library_gap if r.served_by else r.gap)
         speedup = [words.speedup_text(r)] if has_speedup else []
         time = time_text(_time_of_choice(r))
-        rows.append([*ends, *use, algorithm, format_size(r.at), time, gap, *speedup])
+        rows.append([start, stop, *use, algorithm, format_size(r.at), time, gap, *speedup])
     use, speedup = ["use"] if has_library else [], ["speedup"] if has_speedup else []
     return ["from", "to", *use, "algorithm", "at", f"time {unit}", "gap", *speedup], rows
 
