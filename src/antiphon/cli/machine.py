@@ -371,7 +371,8 @@ def bound_command(
         *_least_time_lines(times, limits, model, usual_model(machine, wanted=(target,))),
     ]
     if certificate is not None:
-        # a frontier without points: its file holds the bounds alone, those without the help of switches where they help
+        # A frontier without points: its file holds bounds alone, those of a machine whose switches only forward
+        # (`without_help`: `unaided` if some switch can help, else `limits` itself).
         save_frontier(certificate, Frontier(machine, target, planner="", points=(), limits=limits.without_help))
     emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]))
 

@@ -129,7 +129,8 @@ def plan_command(
 
             best = plan(target, machine, model=model or None, progress=tell, **options)
     except (Infeasible, NotFound, TimedOut) as error:
-        # only a requested point (C, S, R) has an answer without a plan, unless --deterministic refused all its plans
+        # Only a requested point (C, S, R) has an answer without a plan, unless --deterministic refused all its plans.
+        # Its three options come together, and no other planner has `rounds`.
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
             raise
         emit(_refusal_json(options["options"], error), refusal_text(str(error)))
@@ -189,7 +190,7 @@ def _refusal_json(options: dict[str, Any], error: AntiphonError) -> dict[str, An
 
 
 def _plan_all(target: Collective, machine: Topology, out: Sequence[Path], options: dict[str, Any]) -> None:
-    """Write every schedule at once into a file of its own: plan.json gives plan-1.json, plan-2.json, ..."""
+    """Write each schedule, once it is found, to a file of its own: plan.json gives plan-1.json, plan-2.json, ..."""
     rows, texts = [], []
     stopped: str | None = None
     try:

@@ -174,6 +174,7 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
         failure, garbled = _FAILURE.search(text), sum(run.garbled for run in every_run)
         if garbled:
             raise Invalid(f"all its rows ({garbled}) lack time, algbw, busbw or #wrong, or algbw contradicts the time")
+        # JSON of `antiphon bench`, which some callers accept as well, is read by them (api/replaying.py)
         raise Invalid(
             "has no rows as nccl-tests, rccl-tests or OSU collectives print them (and is no JSON of bench); "
             + (f"the program failed: {failure[1]}" if failure else "paste the table with its sizes and times")
@@ -429,7 +430,8 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
         return None
     if not times or not 0 < times[0] < MAX_MICROSECONDS or not all(0 <= time < MAX_MICROSECONDS for time in times):
         return None
-    # behind busbw; NaN counts as wrong, too
+    # The number behind busbw counts wrong elements; in old versions it is the largest error, and below 1 that is taken
+    # for rounding. NaN counts as wrong, too.
     wrong = any(group[3].upper() != "N/A" and not float(group[3]) < 1 for group in groups)
     return _Tail(times, algbw, busbw, op, root, wrong)
 

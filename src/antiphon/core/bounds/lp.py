@@ -139,9 +139,9 @@ class BoundProgram:
     def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
         """Require that loads of `partition.times` times its weight cross a partition; return whether this was added.
 
-        With `solution`, it is added only if the loads of that solution violate it by more than rounding. Those are in
-        units of the greatest supply. That is the partition's weight, as partitions are for an allreduce, in which all
-        data go from one rank to another.
+        With `solution`, it is added only if the loads of that solution violate it by more than rounding. The loads of a
+        solution are in units of the program's greatest supply, which here is the partition's weight: partitions are for
+        an allreduce, in which all data go from one rank to another.
         """
         arcs = self.arcs
         crossings = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
@@ -160,7 +160,7 @@ class BoundProgram:
 
     @property
     def size(self) -> int:
-        """The number of variables; solving costs a little more than linear in it."""
+        """About the number of variables (`size_of`); solving costs a little more than linear in it."""
         return size_of(self.topology.links, len(self.commodities))
 
     def _flow_conservation(self) -> tuple[Any, NDArray[np.float64]]:
@@ -427,5 +427,8 @@ def solver_for(variables: int) -> str:
 
 
 def size_of(links: int, commodities: int) -> int:
-    """Return the number of variables of a program: one load per link and one flow per link and commodity."""
+    """Return about the number of variables of a program: one load per link and one flow per link and commodity.
+
+    `BoundProgram` has fewer where it merges parallel links, and a few more for the free arcs of its extra nodes.
+    """
     return links * (commodities + 1)

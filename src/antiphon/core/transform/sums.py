@@ -52,14 +52,15 @@ class SumRelation:
     def _copies(self, receivers: Mapping[int, Iterable[int]]) -> Collective:
         """Return the collective that copies a block from every source to its receivers."""
         blocks = [(source, sorted(ranks)) for source, ranks in receivers.items() if set(ranks) - {source}]
+        # rows of a relation: (block, rank, contribution), and (block, rank, contributions that it wants; None: all)
         pre = [(block, source, 0) for block, (source, _) in enumerate(blocks)]
         post = [(block, rank, None) for block, (_, ranks) in enumerate(blocks) for rank in ranks]
         return Collective("custom", self.collective.ranks, custom=custom_relation(pre, post, self.collective.ranks))
 
 
 def sums_of(collective: Collective) -> SumRelation | None:
-    """Return the collective as sums of ranks' inputs; None if it has several blocks, or inputs that begin joined or at
-    several ranks.
+    """Return the collective as sums of ranks' inputs; None if it has several blocks, a block of weight 0, or inputs
+    that begin joined or at several ranks.
     """
     relation = collective.relation
     if collective.kind not in ("allreduce", "custom") or collective.blocks != 1 or not collective.weights.all():

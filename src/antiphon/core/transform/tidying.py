@@ -170,6 +170,8 @@ def _identify_values(schedule: Schedule, history: Versions) -> tuple[Longs, Bool
         read, write = history.read[rows], history.write[rows]
         copies = sole_writer[write] & ((schedule.op[rows] == COPY) | empty[write - 1])
         value[write[copies]] = value[read[copies]]
+        # An empty cell has the identity of its own version, so only a row that reads this cell, or an empty copy of it,
+        # writes that again. Such a row is not redundant but illegal, which is for the verifier to report.
         redundant[rows] = copies & (value[read] == value[write - 1]) & ~empty[write - 1]
     return value, redundant
 

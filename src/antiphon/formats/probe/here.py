@@ -217,6 +217,7 @@ class _LinuxDevices:
                 path = folder / name
                 if not (path / "device").exists():
                     continue  # loops, bridges and such
+                # the PCIe device; the card is a device of its own below it, also of kind NIC, as several can share one
                 device = self.add_device(path / "device", NIC) if _on_pcie(path / "device") else -1
                 if device in listed_devices or device < 0:
                     continue
@@ -265,7 +266,7 @@ class _LinuxDevices:
                         speeds[src, dst] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6  # from MB/s
         lowest = min(weights.values(), default=0)  # of direct links; greater weights are paths through other GPUs
         self.box.model = self.box.model or (gpu_type.name if gpu_type else "")
-        if weights:
+        if weights:  # unknown GPUs count as MI200, whose links reader `rocm` assumes as well
             self.box.fast_kind, self.box.link_bandwidth = "xgmi", (gpu_type or MI200).link
             self.box.pcie_generation = (gpu_type or MI200).pcie_generation
         for pair, weight in weights.items():

@@ -196,6 +196,7 @@ class _Placement:
                 if operation.kind == FOLD:
                     self._place_fold(operation)
                 elif operation.kind == JOIN:
+                    # a join only waits, so it has no step: it is done with the last steps of what it waits for
                     operation.done = list(latest_steps_of(operation.waits).values())
                     inherit_behind(operation)
             for operation in sends:
@@ -284,7 +285,8 @@ class _Placement:
             for version in fold.versions[number * length : (number + 1) * length]:
                 if version >= 0:
                     operands_of[writer[version]].add(number)
-        # if the result's own cell is the first operand, the first step reads the first two
+        # The first step reads the first two operands if the first one is the result's own cell; else it copies the
+        # first alone. Both count as early in either case, so such a copy also waits for the second operand.
         early_operands = {order[0], order[min(1, len(order) - 1)]}
         first_waits: list[Operation] = []
         later_waits: dict[int, list[Operation]] = defaultdict(list)
@@ -481,6 +483,7 @@ class _Placement:
         return block
 
     def _new_block(self, rank: int, channel: int, send: int, recv: int) -> Block:
+        """Return a new block. `send`, `recv`: the ranks that it sends to and receives from; -1: none."""
         if len(self.blocks[rank]) >= self.limits.blocks:
             raise Unsupported(
                 f"rank {rank} needs more than {self.limits.blocks} thread blocks; take a planner with fewer partners"
@@ -501,6 +504,7 @@ class _Placement:
         return max(1, min(count, self.limits.together))
 
     def _has_room(self, block: Block, needs: StepNeeds) -> bool:
+        """Return whether one more step with these waits fits into the block."""
         return block.load + self._step_cost(block, needs) <= self.limits.steps
 
     def _append_step(self, step: BlockStep, awaited_steps: Awaited) -> BlockStep:

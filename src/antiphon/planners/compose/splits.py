@@ -9,7 +9,10 @@ Input is a machine and the members of a collective; output are splits (split.py)
 Any subset of these levels is a split, too: few levels give few steps, many levels fit the widths of links better.
 `find_splits` lists the distinct ones: those by places, then those by links.
 
-Example: 2 hosts x 2 sockets x 4 GPUs. Splits: 2 x 2 x 4, 2 x 8 (hosts only), 4 x 4 (sockets only).
+Fan-ins joined by x stand innermost first (the option `groups`: 8x4 is four groups of eight), those joined by *
+outermost first (as groups print: 4*8).
+
+Example: 2 hosts, each of 2 sockets of 4 GPUs. Splits: 2*(2*4), 2*8 (hosts only), 4*4 (sockets only).
 """
 
 from __future__ import annotations

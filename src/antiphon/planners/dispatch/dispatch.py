@@ -7,11 +7,11 @@ long, neither decides: what counts is when each chunk arrives. `dispatch` plans 
     trees     every piece of a block gets a tree that arrives by a deadline and loads links little (timed_trees.py)
     order     on each link, the message with the longest remaining path goes first (list_scheduling.py)
 
-A round does both for one deadline. A cycle runs rounds for several deadlines between the latency alone and the best
-finishing time; the next cycle takes the pieces that finished last first (squeaky wheel optimization, Joslin and
-Clements 1999), while that is faster. All of it is done for one piece per block, then for more. Collectives that combine
-data are planned backwards; an allreduce is planned as two halves and, if that can be faster, as an allgather of whole
-inputs, which are added on arrival.
+A round does both for one deadline. A cycle runs rounds for several deadlines between the time of the slowest piece
+alone on an idle machine and the best finishing time; the next cycle takes the pieces that finished last first (squeaky
+wheel optimization, Joslin and Clements 1999), while that is faster. All of it is done for one piece per block, then for
+more. Collectives that combine data are planned backwards; an allreduce is planned as two halves and, if that can be
+faster, as an allgather of whole inputs, which are added on arrival.
 
 Steps of the schedule only give the order of sends. Models with barriers between steps price such a schedule high, so
 `tune` uses this planner under models without them.
@@ -57,7 +57,8 @@ class DispatchLimits:
     min_bytes: int = 32  # of a piece
     min_gain: float = 1.002  # a number of pieces is a gain if it is this much faster
     patience: int = 2  # the search ends after this many numbers of pieces in turn without a gain
-    deadlines: tuple[float, ...] = (0.25, 1.0)  # from the latency alone (0) to the best finishing time (1)
+    # from the time of the slowest piece alone on an idle machine (0) to the best finishing time (1)
+    deadlines: tuple[float, ...] = (0.25, 1.0)
     cycles: int = 6  # of all deadlines; from the second on, the pieces that finished last are taken first
     # limits of (pieces of all blocks) * (arcs of the machine): one million takes about ten CPU seconds
     max_arcs: int = 2**19  # with one piece per block
@@ -162,6 +163,7 @@ def _list_items(network: ArcNetwork, collective: Collective, piece_bytes: Floats
     receivers: dict[int, set[int]] = {block: set() for block in source}
     for block, rank in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
         receivers[block].add(rank)
+    # by size of a piece: by resource, the femtoseconds for which the piece occupies it
     turns = {size: network.turns(size) for size in set(piece_bytes.tolist())}
     return [
         Delivery(
@@ -206,7 +208,7 @@ def _plan_round(
 
     Resources that are busy in the `previous` round cost more.
     """
-    load = [0] * len(network.pace)
+    load = [0] * len(network.pace)  # femtoseconds by resource, as `pace` is by resource
     for message in previous.messages if previous is not None else ():
         for resource, turn in message.turns.items():
             load[resource] += turn

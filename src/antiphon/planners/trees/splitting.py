@@ -18,8 +18,8 @@ a complete graph, with the same cuts between ranks as before.
 
 `SinkFlows` answers the central question of splitting and of packing (forest.py): how much capacity may an arc lose? It
 maintains a maximum flow per sink while capacities change. A flow of the whole supply proves that its sink is served;
-when an arc loses capacity, the excess flow is pushed onto other paths. Removing a units of capacity lowers each cut by
-a or not at all, so if d units of some sink's flow find no other path, exactly a - d units may be removed.
+when an arc loses capacity, the excess flow is pushed onto other paths. Removing x units of capacity lowers each cut by
+x or not at all, so if d units of some sink's flow find no other path, exactly x - d units may be removed.
 
 Capacities are Python ints: exact for any size. The open arcs of a sink's flow are one bit mask per node, so a search
 takes one operation per node and not per arc. Measured (CPU seconds, packing the forest of 128 GPUs in 16 boxes): 11
@@ -280,6 +280,7 @@ class ExactSplit:
         for arc in (into, out, direct):
             if arc >= 0:
                 flows.flow[arc][sink] += shift if arc == direct else -shift
+        # Now at most one arc exceeds its capacity: a `shift` below the excess is all flow of the other arc.
         lacking = 0
         for arc in (into, out):
             if flows.flow[arc][sink] > flows.capacity[arc]:
@@ -328,7 +329,7 @@ class LinkGraph:
         """Return the arcs as a `Network`, for cuts."""
         arcs = sorted(arc_paths)
         amounts = [sum(arc_paths[arc].values()) for arc in arcs]
-        # int64 if sums of capacities, in the computation of cuts, surely fit; else Python ints
+        # int64 if it has room for sums that count every arc four times (as in `link_capacities`); else Python ints
         dtype = np.int64 if 4 * sum(amounts) < SAFE_INT64 else object
         ends = np.array(arcs, np.int64).reshape(-1, 2)
         return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, dtype))
@@ -469,8 +470,9 @@ class SinkFlows:
 
         Return the amount that finds no path.
 
-        `goals`: bit mask of nodes. With `goal`, the goals are that node and the nodes of the growing tree at which flow
-        of this sink starts. Where new flow reaches one of the latter, that much starts at `goal` instead.
+        `goals`: bit mask of nodes. `goal`: the head of the arc that the growing tree takes, else -1. With it, the goals
+        are that node and the nodes of the tree at which flow of this sink starts. Flow that reaches one of the latter
+        goes on along the flow that started there, so as much of that flow starts at `goal` instead.
         """
         while amount:
             path = self._shortest_path(self.open[sink], start, goals)

@@ -60,7 +60,7 @@ _CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?
 _CHUNK_WORD = re.compile(r"chunk=?([0-9]{1,10})([km]?)(?:i?b)?")
 _DEFAULT_WORD = re.compile(r"(?<![a-z])(default|base|baseline|auto|stock)(?![a-z])")
 _RUN_AGAIN = re.compile(r"(?<!default)-again\.log$")  # a contender's second run (nccl_sweep.py)
-_ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")  # likewise: "NCCL_ALGO=Ring"
+_ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")  # in names of files, too: "NCCL_ALGO=Ring"
 
 
 class LogRun(NamedTuple):
@@ -225,7 +225,7 @@ def _compare(named: Sequence[tuple[str, BenchmarkRun]], machine: Topology) -> tu
 
 
 def _usual(values: Sequence[Any], fallback: Any) -> Any:
-    """Return the most frequent value."""
+    """Return the most frequent value; `fallback` if there is none."""
     return Counter(values).most_common(1)[0][0] if values else fallback
 
 

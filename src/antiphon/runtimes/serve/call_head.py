@@ -17,8 +17,12 @@ from antiphon.core.collective import COMBINING, KINDS, ROOTED
 # ap_call_id: group (a digest of what must be the same), number, nbytes; kind, operator, type, stage; root, rank
 _LAYOUT = struct.Struct("=3Q4B4xiI")
 _NUMBER = 1  # index of `number` among the 64-bit words
-# Stages of a call: the call itself; of a default book its length, then its bytes; allreduces and agreements before the
-# call, by which plans are chosen; the agreement after it.
+# Stages of a call:
+#   CALL         the call itself
+#   BOOK_LENGTH  the length of a default book, which process 0 broadcasts for the call
+#   BOOK_BYTES   its bytes
+#   CHOICE       allreduces and agreements before the call, by which the processes choose plans together
+#   END          the agreement after the call on whether all processes have succeeded
 CALL, BOOK_LENGTH, BOOK_BYTES, CHOICE, END = range(5)
 _pack = _LAYOUT.pack_into
 _NAMES = (*KINDS, "barrier")
@@ -40,6 +44,7 @@ def type_code(dtype: Any, sparse: bool = False) -> int:
 
 @cache
 def _kind_codes(kind: str, op: str) -> tuple[int, int]:
+    """Return the numbers in a header of a kind of call and of its operator, 0 if it combines nothing."""
     operator = op if op in _OPERATORS else "another operator"
     return _NAMES.index(kind), _OPERATORS.index(operator) if kind in COMBINING else 0
 
@@ -95,6 +100,8 @@ class CallHead:
         """Return why a message with this header cannot belong to this call."""
         *_, rank = _LAYOUT.unpack(theirs)
         own_call, their_call = self.describe(), self.describe(theirs)
+        # The same words: the headers differ in what `describe` leaves out, the digest of the books or the stage, as
+        # where only one process lacks a plan and is at BOOK_LENGTH.
         if own_call == their_call:
             return f"rank {rank} makes {their_call} by other plans than this rank"
         return f"rank {rank} makes {their_call}, this rank {own_call}; all must make the same calls in the same order"

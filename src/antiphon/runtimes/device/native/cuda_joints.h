@@ -1,6 +1,10 @@
 /* Memory with a multicast address, by the driver's own functions, which are looked up by name, so that nothing is linked with the
  * driver. Part of cuda.cu. HIP has none.
  *
+ * Within a process ad_joint_new makes it. Across processes (stages in device.h) one process makes it for one of its
+ * ranks (ad_joint_make). Each process enters it with each of its ranks (ad_joint_enter), allocates the memory of each
+ * (ad_joint_own), maps that of every other rank (ad_joint_reached), then the multicast address (ad_joint_all).
+ *
  * Threading: the thread of the ranks. Ownership: `entered` holds handles and files until all processes have mapped them
  *   (ad_joint_all) or given up (ad_joint_dropped); then `joints` holds the mappings until ad_joint_free.
  */
@@ -34,7 +38,7 @@ namespace {
 /* Looks up a function of the driver, as CUDA 12.1 declares it (the first version with all of them); false: this failed. */
 template <typename Function> bool look_up_driver(const char *name, Function *function) {
     cudaDriverEntryPointQueryResult state;
-    cudaError_t code;
+    cudaError_t code; /* assigned by FAILS */
     if (FAILS(cudaGetDriverEntryPointByVersion(name, (void **)function, 12010, cudaEnableDefault, &state))) return false;
     return state == cudaDriverEntryPointSuccess || (failure = "this driver knows no multicast", false);
 }
@@ -111,11 +115,13 @@ char *map_memory(CUmemGenericAllocationHandle handle, size_t bytes, size_t step,
     return nullptr;
 }
 
+/* Undoes map_memory. NULL is ignored. */
 void unmap_memory(char *at, size_t bytes) {
     if (!at) return;
     (void)multicast.unmap((CUdeviceptr)at, bytes), (void)multicast.leave((CUdeviceptr)at, bytes);
 }
 
+/* Whether the driver has multicast addresses for this device. */
 bool has_switches(int device) {
     int able = 0;
     return multicast.attribute(&able, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device) == CUDA_SUCCESS && able;
@@ -190,7 +196,7 @@ int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token) {
 }
 
 int ad_joint_enter(void *rank, const void *token) {
-    cuda(Error_t) code;
+    cuda(Error_t) code; /* cudaError_t, assigned by FAILS */
     const int device = ((Rank *)rank)->device->number;
     Shared other;
     memcpy(&other, token, sizeof other);
@@ -198,6 +204,7 @@ int ad_joint_enter(void *rank, const void *token) {
     if (!has_switches(device)) return failure = "these devices have no switches that combine", 1;
     if (!entered.all && !import_memory(other, &entered.all)) return 1; /* once per process */
     entered.bytes = other.bytes, entered.step = other.step;
+    /* a failure is taken to mean that another rank is on this device, as ad_joint_new says in full */
     if (multicast.add(entered.all, device) != CUDA_SUCCESS) return failure = "switches combine what different devices have", 1;
     return entered.devices.push_back(device), 0;
 }
