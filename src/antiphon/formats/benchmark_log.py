@@ -342,6 +342,7 @@ class _Reader:
             if end == len(self.lines) or continuations == MAX_CONTINUATIONS:
                 break
             next_line = self.lines[end]
+            # `_PREFIX` matches every line, if only its empty beginning; `or ""` is for the type checker
             words = next_line[len((_PREFIX.match(next_line) or "")[0]) :].split()
             if not words or not all(_NUMBER.fullmatch(word) for word in words if word not in _OPERATORS):
                 break

@@ -46,7 +46,10 @@ def rate_bound(machine: Topology, kind: str) -> RateBound:
 
 
 def explain_bound(limit: Bound, gpus: Sequence[int]) -> str:
-    """Return the witness of a bound as text: the sets of GPUs between which the links are too few."""
+    """Return the witness of a bound as text: the sets of GPUs between which the links are too few.
+
+    `gpus`: by rank, the number of its GPU.
+    """
     witness = limit.witness
     if isinstance(witness, Cut):
         inside = [rank for rank in witness.side if rank < len(gpus)]
@@ -58,11 +61,15 @@ def explain_bound(limit: Bound, gpus: Sequence[int]) -> str:
 
 
 def _join_gpus(ranks: Sequence[int], gpus: Sequence[int]) -> str:
+    """Return the numbers of the GPUs of these nodes as text, without switches, whose numbers follow those of ranks."""
     return ",".join(str(gpus[rank]) for rank in ranks if rank < len(gpus))
 
 
 def pack_rings(machine: Topology) -> CyclePacking:
-    """Pack as many directed rings of one link each as possible: twice the number of undirected ones."""
+    """Pack as many directed rings as possible, each with the bandwidth of one unit link.
+
+    Their number is twice that of undirected rings.
+    """
     # capacity of each pair of ranks in unit links
     capacity: Capacity = {}
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
@@ -74,8 +81,8 @@ def pack_rings(machine: Topology) -> CyclePacking:
 def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
     """Return the rate of `count` rings at one link each, or of one over PCIe if there are none.
 
-    In an allreduce each of N ranks sends 2 (N-1)/N of the data. A broadcast sends all of it over a ring once: the paper
-    rounds its (N-1)/N up.
+    In an allreduce each of N ranks sends 2 (N-1)/N of the data. In a broadcast each rank but the last sends all of it
+    once; the paper writes ceil((N-1)/N), which is 1 for any N (3.3).
     """
     speed = Fraction(count) or PCIE
     return speed * ranks / (2 * (ranks - 1)) if kind == "allreduce" else speed
@@ -117,7 +124,9 @@ class RatedPlan:
     schedule: Schedule
     rate: Fraction  # in links
     count: int  # number of trees
-    summary: str  # the planner's words on its number of trees; ends in "proved" if fewer trees are impossible
+    # the planner's words on its number of trees, such as "4 trees, the fewest: proved"; they end in "proved" only if
+    # fewer trees are impossible (`Fewest.describe`)
+    summary: str
 
     @property
     def proved(self) -> bool:

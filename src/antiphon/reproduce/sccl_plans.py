@@ -42,7 +42,7 @@ class Synthesized:
     ratio_bound: Fraction | None  # lower bound on R / C of algorithms with as many steps; None: no certificate
     proof: str  # label of the certificate
     engine: str  # the method or solver that found the schedule, such as a SAT solver
-    seconds: float  # CPU time of the search
+    seconds: float  # CPU time of the search and of verifying the schedule, without its certificate
     composed: bool = False  # a reducescatter, then an allgather; `ratio_bound` then holds only for such allreduces
     proved: tuple[str, ...] = ()  # what the certificate proves, line by line
     trusted: tuple[str, ...] = ()  # claims that only a solver vouches for
@@ -91,7 +91,7 @@ class PointFamily:
         begin = cpu_seconds()
         for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
             verify(schedule, self.topology).or_raise()
-            seconds = cpu_seconds() - begin  # without the time of checking the proof
+            seconds = cpu_seconds() - begin  # without the time of checking the certificate
             yield self._check_schedule(schedule, seconds)
             begin = cpu_seconds()
 
@@ -137,5 +137,6 @@ def roots_of(topology: Topology, kind: str) -> list[int | None]:
     """
     if kind not in ROOTED:
         return [None]
+    # an allgather treats all ranks alike, so its symmetries are those of the machine
     group = group_of(instance_of(topology, Collective("allgather", topology.ranks)))
     return sorted(set(orbits(group.nodes)[: topology.ranks].tolist()))

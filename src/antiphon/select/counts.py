@@ -13,10 +13,11 @@ out of S. So the greatest ratio is that of the linear programs, one per resource
 
     maximise  sum of f[r, p] c[p] / capacity(r)   such that   sum of c[p] over pairs out of S <= capacity(S)  for all S
 
-Prices y >= 0 of the sets prove the bound: if those of the sets that p leaves sum to f[r, p] or more for every pair, no
-counts load r by more than the sum of y(S) capacity(S). `_price_cuts` scales the solver's prices until they do.
+Prices y >= 0 of the sets prove the bound: if those of the sets that p leaves sum to f[r, p] / capacity(r) or more for
+every pair, no counts that all sets allow in one second occupy r for more seconds than the sum of y(S) capacity(S).
+`_price_cuts` scales the solver's prices until they do.
 
-Example: on a ring of 4 neighbours exchange their data directly. If only rank 0 sends, and only to rank 1, half of that
+Example: on a ring of 4, neighbours exchange their data directly. If only rank 0 sends, and only to rank 1, half of that
 could have gone the other way round: a loss of 2, and no counts lose more.
 """
 
@@ -117,7 +118,7 @@ class CountsLoss:
     nbytes: int  # the largest buffer of the average counts
     matrices: int  # number of measured matrices
     gaps: tuple[float, ...]  # of the matrices whose time was predicted; (): the model has no bound
-    any_counts: float  # the greatest ratio of loads to the least that cuts prove, for any counts
+    any_counts: float  # `bound_loss`: the greatest ratio for any counts, at nominal bandwidths
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -150,6 +151,7 @@ def measure_loss(plan: Plan, counts: Counts, nbytes: int, model: str, profile: A
         except Unsupported:  # no bound is known under this model
             break
         gaps.append(seconds / least)
+    # `topology`, not `machine`: this bound is one of nominal bandwidths; a profile applies to the gaps alone
     return CountsLoss(nbytes, len(sizes), tuple(gaps), bound_loss(schedule, topology))
 
 
@@ -182,7 +184,8 @@ def recount(plan: Plan, counts: Any) -> Plan:
 
 
 def bound_loss(schedule: Schedule, topology: Topology) -> float:
-    """Return the greatest ratio, over all counts, of the schedule's loads to the least that cuts prove."""
+    """Return the greatest ratio, over all counts, of the time that the schedule loads a resource to the least time that
+    cuts prove, both at the bandwidths of `topology`."""
     shares = _find_shares(schedule, topology)
     crossings, capacity = _list_cuts(schedule.collective, topology)
     capacity_of = topology.resources.bytes_per_second

@@ -83,7 +83,7 @@ class PlanVerdict:
     trusted: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
     dead: str = ""  # the failure that the plan with the fault is for
-    failures: int = 0  # single failures whose plans were checked, too
+    failures: int = 0  # single failures that the file has plans for; these are checked only if no plan has a fault
 
 
 def check_plans(
@@ -173,6 +173,7 @@ def check(
 def _claim_fault(entry: Entry, topology: Topology, bounds: Bound) -> Fault | None:
     """Return the first claim that a verified schedule contradicts. Claims that are no figures are not checked."""
     schedule, claims = entry.schedule, entry.claims
+    # The first three are what a plan may claim where `figures_verified` states nothing of them.
     figures: dict[str, Any] = {
         "assumes": [], "uses": [], "bandwidth_gap_without_switches": None,
         **figures_verified(schedule, topology, bounds),
@@ -283,8 +284,8 @@ def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
 def _unproved_texts(schedule: Schedule) -> list[str]:
     """Return what a planner of packed trees states that nothing in the plan proves.
 
-    "few" says how few trees there are, such as "4 trees, proved to be the fewest"; "best_of_its_kind" that no other
-    packing of the kind that was searched has a higher rate.
+    "few" says how few trees there are, such as "4 trees, the fewest: proved"; "best_of_its_kind" that no other packing
+    of the kind that was searched has a higher rate.
     """
     stated = findings_or_invalid(schedule)
     if rate_of(schedule) is None:
@@ -301,10 +302,10 @@ def _unproved_texts(schedule: Schedule) -> list[str]:
 def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | None:
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none.
 
-    A certificate proves that a search missed nothing. Its "about" states what it is about: the schedule as planned
-    (AS_PLANNED), also by counting the links that a sum must cross (SUMS); the dual collective on the machine with all
-    links reversed (REVERSED); an allgather, which is one half of an allreduce (COMPOSED); or a broadcast or reduce that
-    every allreduce contains.
+    A certificate proves that a search missed nothing. Its "about" states what it is about: the collective as planned
+    (AS_PLANNED); the same, proved by the links that each chunk of a sum must cross (SUMS); the dual collective
+    on the machine with all links reversed (REVERSED); an allgather, which is one half of an allreduce (COMPOSED); or a
+    broadcast or reduce that every allreduce contains.
     """
     certificate = certificate_of(schedule)
     if certificate is None:

@@ -39,7 +39,11 @@ MOST_DIGITS = 5  # 7-bit digits of one number
 
 @dataclass(frozen=True)
 class Refutation:
-    """A proof that no algorithm exists for these parts within these steps and rounds (or rounds in each step)."""
+    """A proof that no algorithm exists for these parts within these steps and rounds.
+
+    `split`: the maximum of rounds in each step; None: any, as long as they sum to `rounds`. `ordered` and `shared` of
+    the question change its clauses; `Question` in cnf.py explains them.
+    """
 
     question: Question
     proof: bytes  # packed
@@ -67,7 +71,7 @@ class Refutation:
             "rounds": self.rounds,
             "split": None if self.split is None else list(self.split),
             "ordered": self.question.ordered,
-            **({"shared": True} if self.question.shared else {}),
+            **({"shared": True} if self.question.shared else {}),  # left out if false: `of_json` then takes false
             "proof": base64.b64encode(self.proof).decode("ascii"),
         }
 
@@ -162,6 +166,7 @@ def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
     _require(not decompressor.unconsumed_tail, f"it has more than {MOST_BYTES} bytes")
     _require(decompressor.eof and not decompressor.unused_data, "its bytes end too early, or more follow")
     numbers = _read_numbers(data)
+    # `numbers` is one iterator: the loop takes the length of each chain from it, and `islice` the numbers behind that
     for position, count in enumerate(numbers):
         chain = list(itertools.islice(numbers, count))
         _require(len(chain) == count, "its last chain is cut off")

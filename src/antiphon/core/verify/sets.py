@@ -80,6 +80,7 @@ def _slice_writes(batch: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> 
         end = max(begin + 1, int(np.searchsorted(first, first[begin] + ROWS_PER_GROUP)))
         low, high = int(first[begin]), int(first[end]) if end < len(first) else len(dst)
         heads = first[begin:end]
+        # The first row of a cell stands for all: several may write only if all reduce, which trees.py has checked.
         yield _Writes(write[heads], reduces[heads], read[low:high], heads - low)
         begin = end
 
@@ -172,8 +173,8 @@ def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
 def _has_repeats(batch: ChunkRows) -> bool:
     """Return whether some cell begins with the same contribution twice."""
     order = np.lexsort((batch.pre_id, batch.pre))
-    cell, name = batch.pre[order], batch.pre_id[order]
-    return bool(((cell[1:] == cell[:-1]) & (name[1:] == name[:-1])).any())
+    cell, contribution = batch.pre[order], batch.pre_id[order]
+    return bool(((cell[1:] == cell[:-1]) & (contribution[1:] == contribution[:-1])).any())
 
 
 def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
@@ -199,6 +200,7 @@ def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     size = (begin[1:] - begin[:-1])[batch.post_owner[wants_all]]
     rows.append(np.repeat(wants_all, size))
     numbers.append(number[concat_ranges(begin[batch.post_owner[wants_all]], size)])
+    # Every wanted id is that of a pre row, so `searchsorted` finds it: `relation_of` (collective.py) refuses others.
     for row in np.flatnonzero(batch.post_want >= 0).tolist():
         want = np.array(wants[batch.post_want[row]], np.int64)
         rows.append(np.full(len(want), row, np.int64))

@@ -1,8 +1,9 @@
 """Turn fits into profiles, with only the figures that the measurements determine.
 
 A profile is the file that models read (cost/profile.py). Example: a GenModel fit with alpha = 4 us over 2 links and a
-determined w_t gives {"alpha": {"ethernet": 2e-6}, "incast": {"ethernet": {...}}}; an undetermined delta is left out,
-and `list_missing_figures` names it. The states of estimates (DETERMINED, UNSEEN, WEAK) are explained in linear.py.
+determined w_t (the number of senders beyond which incast slows a receiver) gives {"alpha": {"ethernet": 2e-6},
+"incast": {"ethernet": {...}}}; an undetermined delta is left out, and `list_missing_figures` names it. The states of
+estimates (DETERMINED, UNSEEN, WEAK) are explained in linear.py.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def genmodel_profile(
 
 
 def list_missing_figures(fit: GenmodelFit, bandwidth: object) -> list[str]:
-    """List the figures that a profile of this fit lacks."""
+    """List the figures that a profile of this fit lacks, except UNSEEN ones, whose effects may be too small to see.
+
+    `bandwidth`: that of `genmodel_profile`; None: beta cannot become a share of it.
+    """
     missing_figures = [
         f"{key} ({fit.parameters[key].state})"
         for key in ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -78,9 +82,9 @@ def memory_profile(fit: MemoryFit, name: str = "") -> Profile:
 def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
     """Return the LogGP figures between ranks that share the place `within`; none is below 0.
 
-    `gamma`: seconds per byte added, which round trips do not show. Sizes are the ends of every regime, and figures are
-    interpolated between the last size of one and the first of the next. A regime whose figures grow and are cut at 0 is
-    no line, so every measured size in it is listed.
+    `gamma`: seconds to reduce one byte, which round trips do not show. Sizes are the ends of every regime, and figures
+    are interpolated between the last size of one and the first of the next. A regime in which a figure grows and L,
+    the only one whose line may fall below 0, is cut there, is not linear, so every measured size in it is listed.
     """
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}

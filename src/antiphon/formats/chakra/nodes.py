@@ -49,13 +49,13 @@ MIN_ALLOWED_OBJECTS, BYTES_PER_OBJECT = 2**14, 12
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 
 # The types of fields 3 to 32 of an attribute: fields 3 (one value) and 4 (a list) are of the first type, and so on.
-_KINDS = (
+_TYPE_NAMES = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
 _NO_ATTRIBUTES: Mapping[str, Value] = {}
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
-_INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29  # numbers of these fields
+_INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29  # numbers of these fields of an attribute; _INT64S: a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Node:
 
 
 def attribute(name: str, value: int | bool | str | Sequence[int], short: bool = False) -> bytes:
-    """Encode an attribute, which is field 10 of a node (2 of the head). `short`: as a number of 32 bits.
+    """Encode an attribute, without the tag of the field that holds it: 10 of a node, 2 of the head (`octets` adds it).
 
-    The types are those that older readers of ASTRA-sim insist on; newer ones take any.
+    `short`: a number has 32 bits. The types are those that older readers of ASTRA-sim insist on; newer ones take any.
     """
     name_field = octets(1, name.encode())
     if isinstance(value, bool):
@@ -102,12 +102,15 @@ def head(attributes: Mapping[str, str]) -> bytes:
 
 
 def node(
-    number_: int, name: str, kind: int, dependencies: Sequence[int] = (), duration_us: int = 0,
+    number_: int, name: str, node_type: int, dependencies: Sequence[int] = (), duration_us: int = 0,
     attributes: bytes = b"",
 ) -> bytes:  # fmt: skip
-    """Encode a node; `attributes`: encoded, one after another."""
+    """Encode a node. `node_type`: as `Node.type`.
+
+    `attributes`: each as octets(10, attribute(...)), one after another.
+    """
     return delimited(
-        number(1, number_) + octets(2, name.encode()) + number(3, kind) + packed(5, dependencies)
+        number(1, number_) + octets(2, name.encode()) + number(3, node_type) + packed(5, dependencies)
         + number(7, duration_us) + attributes
     )  # fmt: skip
 
@@ -122,9 +125,9 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     if first is None:
         raise Invalid("is empty; an execution trace begins with its head")
     head_attributes: dict[str, Value] = {}
-    # of a field with bytes, `value` is the offset where they begin; only of kind VARINT it is a number
-    for number_, kind, value, end in fields(data, *first):
-        if number_ == 2 and kind == BYTES:  # 1 is the version, 2 an attribute
+    # of a field with bytes, `value` is the offset where they begin; only of wire type VARINT it is a number
+    for number_, wire_type, value, end in fields(data, *first):
+        if number_ == 2 and wire_type == BYTES:  # 1 is the version, 2 an attribute
             name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
@@ -157,19 +160,24 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
     name = inputs = ""
     dependencies = array("Q")
     attributes: dict[str, Value] | None = None
-    for number_, kind, value, stop in fields(data, begin, end):
+    for number_, wire_type, value, stop in fields(data, begin, end):
         expected = {2: BYTES, 8: BYTES, 10: BYTES, 1: VARINT, 3: VARINT, 6: VARINT, 7: VARINT}.get(number_)
-        if expected is not None and kind != expected:
+        if expected is not None and wire_type != expected:
             raise Invalid(f"byte {begin}: field {number_} of this node is of another type than in a trace")
         if number_ in (1, 3, 6, 7):
             values[number_] = value
         elif number_ == 2:
             name = text(data, value, stop)
         elif number_ in (4, 5):
-            dependencies.extend(numbers(data, kind, value, stop))
+            dependencies.extend(numbers(data, wire_type, value, stop))
         elif number_ == 8:
             inputs = next(
-                (text(data, a, b) for key, k, a, b in fields(data, value, stop) if (key, k) == (1, BYTES)), ""
+                (
+                    text(data, text_begin, text_end)
+                    for inner_number, inner_type, text_begin, text_end in fields(data, value, stop)
+                    if (inner_number, inner_type) == (1, BYTES)
+                ),
+                "",
             )
         elif number_ == 10:
             attributes = {} if attributes is None else attributes
@@ -183,29 +191,29 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
 
 def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
     name, result = "", None
-    for number_, kind, value, stop in fields(data, begin, end):
-        if number_ == 1 and kind == BYTES:
+    for number_, wire_type, value, stop in fields(data, begin, end):
+        if number_ == 1 and wire_type == BYTES:
             name = sys.intern(text(data, value, stop))
         elif 3 <= number_ <= 32:  # per type a field with one value (odd) and one with several
-            type_name = _KINDS[(number_ - 3) // 2]
+            type_name = _TYPE_NAMES[(number_ - 3) // 2]
             if number_ % 2:
-                result = _read_value(type_name, data, kind, value, stop)
-            elif kind == BYTES:
+                result = _read_value(type_name, data, wire_type, value, stop)
+            elif wire_type == BYTES:
                 result = _read_values(type_name, data, value, stop)
     return name, 0 if result is None else result  # writers may omit a value of 0
 
 
-def _read_value(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
+def _read_value(type_name: str, data: bytes, wire_type: int, value: int, end: int) -> Value:
     expected = BYTES if type_name in ("string", "bytes") else VARINT
     if type_name in _FIXED:
         expected = FIXED64 if struct.calcsize(_FIXED[type_name]) == 8 else FIXED32
-    if kind != expected:
+    if wire_type != expected:
         raise Invalid(
-            f"byte {value if kind != VARINT else end}: an attribute of type {type_name} that is written as another"
+            f"byte {value if wire_type != VARINT else end}: an attribute of type {type_name} that is written as another"
         )
     if type_name in _FIXED:
         return unpack(_FIXED[type_name], data, value, end)
-    if kind == BYTES:
+    if wire_type == BYTES:
         return text(data, value, end) if type_name == "string" else data[value:end]
     return _decode_varint(type_name, value)
 
@@ -220,18 +228,18 @@ def _decode_varint(type_name: str, value: int) -> Value:
 
 def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
     values: list[Value] = []
-    for number_, kind, value, stop in fields(data, begin, end):
+    for number_, wire_type, value, stop in fields(data, begin, end):
         if number_ != 1:
             continue
         if len(values) > MIN_ALLOWED_OBJECTS + (end - begin) // BYTES_PER_OBJECT and type_name in ("string", "bytes"):
             raise Invalid(f"byte {begin}: too many short texts: {BYTES_PER_OBJECT} bytes are usual")
-        if kind != BYTES or type_name in ("string", "bytes"):
-            values.append(_read_value(type_name, data, kind, value, stop))
+        if wire_type != BYTES or type_name in ("string", "bytes"):
+            values.append(_read_value(type_name, data, wire_type, value, stop))
         elif type_name in _FIXED:
             size = struct.calcsize(_FIXED[type_name])
             values += [unpack(_FIXED[type_name], data, at, min(at + size, stop)) for at in range(value, stop, size)]
         else:
-            values += [_decode_varint(type_name, number_read) for number_read in numbers(data, kind, value, stop)]
+            values += [_decode_varint(type_name, number_read) for number_read in numbers(data, wire_type, value, stop)]
     return values  # type: ignore[return-value]  # all of one kind
 
 

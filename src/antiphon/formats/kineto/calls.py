@@ -86,6 +86,7 @@ def count_as_nccl_tests(kind: str, sent: int, received: int, size: int) -> int:
         return received * size
     if kind == "reducescatter":
         return sent or received * size
+    # what is left is a barrier
     return max(sent, received) if kind in ("allreduce", "alltoall", "broadcast", "reduce") else sent
 
 
@@ -122,7 +123,8 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
         raise Invalid(f"{kind} at {event['ts']} us: its dtype is not known")
     key = str(args.get("Process Group Name", ""))
     group = groups.get(key)
-    # Names are reused: a group of another size than the first of its name gets a key of its own, as one without a name.
+    # Names are reused: a group of another size than the first of its name gets a key of its own, and so does a group
+    # without a name.
     if group is None or group.size != group_size:
         key = f"{key or 'group'} of {group_size}" if group is not None or not key else key
         groups.setdefault(

@@ -63,7 +63,7 @@ class _Call:
     in_hook: bool  # whether a hook of DDP made it
     execution_start: float = 0.0
     execution_end: float = 0.0  # 0: no execution was found
-    thread: str = ""  # the thread that executed it
+    thread: str = ""  # the thread that executed it; of our backend the group's name: each group has one worker
     execution: Event = field(default_factory=dict)  # the event of the execution
 
     @property
@@ -351,6 +351,7 @@ def _inferred_waits(
         _, idle_from = busy[place - 1] if place else (0.0, 0.0)
         after = call.called  # of a call that returned when the collective was over: the thread waited within it
         if idle_from > call.returned:  # something was computed since the call: only DDP is known to wait later
+            # not of DDP; or still computing when the collective was over; or the collective was over before it was due
             if collective.due is None or idle_from >= call.execution_end or collective.due > call.execution_end * _US:
                 continue
             after = max(idle_from, collective.due / _US)

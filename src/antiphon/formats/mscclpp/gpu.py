@@ -43,15 +43,20 @@ BufferKey = tuple[int, str, str]  # a remote buffer: peer, name of the buffer, t
 
 @dataclass
 class Chaining:
-    """Semaphores and barriers that a rank has used so far. They chain thread blocks, where one goes on when another is
-    full, and barriers let groups of thread blocks meet. `max_crowd`: the most thread blocks that may share a barrier in
-    such a chain."""
+    """Semaphores and barriers that a rank has used so far.
+
+    A thread block is full if it has no room for further operations, channels or remote buffers. Its operations then
+    continue in a new thread block, which at run time waits for the full one by a semaphore or, once these are used up,
+    by a barrier. Other barriers let groups of thread blocks meet. `max_crowd`: the most thread blocks that may share a
+    barrier in such a chain.
+    """
 
     max_crowd: int
     semaphores: int = 0
     barriers: int = 0
 
     def add_barrier(self) -> int:
+        """Take one of the GPU's barriers; return its number."""
         if self.barriers == MOST_BARRIERS:
             raise Unsupported(f"more than {MOST_BARRIERS} barriers of a GPU")
         self.barriers += 1
@@ -60,8 +65,9 @@ class Chaining:
 
 @dataclass
 class GpuText:
-    """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: number of streams that
-    move data; `group`: number of thread blocks that share each stream."""
+    """A rank. `channels[type]`: the peer of each channel of this type, MEMORY or PORT; those of type SWITCH are
+    `switch_groups`, one channel per group. `moving_streams`: number of streams that move data; `group`: number of
+    thread blocks that share each stream."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]

@@ -63,10 +63,14 @@ class TimedTreeGrower:
 
     def __init__(self, network: ArcNetwork, price: Sequence[float]) -> None:
         self.network, self.price = network, price
-        self.timeline = BusyTimeline(len(network.pace))
+        self.timeline = BusyTimeline(len(network.pace))  # `pace` has one entry per resource
 
     def grow(self, item: Delivery, deadline: int | None) -> TimedTree | None:
-        """Return the booked tree of an item; None if a rank is out of reach. `deadline` None: the earliest tree."""
+        """Return the booked tree of an item; None if a rank is out of reach. `deadline` None: the earliest tree.
+
+        Arrivals are found with the turns of earlier items. Turns of this tree that meet on a resource count only when
+        they are booked, so `finish` may be later than the earliest arrival, and than the deadline.
+        """
         visits, arcs = self._find_earliest(item)
         if not item.receivers <= arcs.keys():
             return None

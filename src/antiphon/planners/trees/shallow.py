@@ -68,7 +68,7 @@ LARGE_DENOMINATOR_TREES = 128  # ... with up to this number of trees
 COLUMNS_RANKS = 24  # up to this many ranks, column generation (columns.py) is tried for each depth, too
 # Forests are also packed without symmetries if these seem to cost rate:
 ASYMMETRIC_RANKS = 64  # up to this many ranks,
-MOST_LOSSES = 2  # and until this many depths in a row brought no gain ...
+MOST_LOSSES = 2  # and until these packings were slower at this many depths in a row ...
 LOSS_EFFORT = BOUNDED.max_effort // 10  # ... and this much effort (entries of cost matrices) is spent
 # (ranks, fraction of the bound): a machine of at most this many ranks also gets the forest of planner `trees`, unless a
 # bounded forest is that fast. Packing it may take a minute on 64 ranks
@@ -81,10 +81,11 @@ FLOAT_TOLERANCE = 1 + 1e-9  # factor within which floats count as equal
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """An unpipelined schedule along packed trees of at most one depth.
+    """An unpipelined schedule along packed trees.
 
-    `packed`: the packing before rates were rounded. `trees`: number of trees. `rate`: after rounding, in bytes/s.
-    `method`: "hubs" (grown by bounded.py), "columns" (columns.py) or the `method` that `pack_trees` states.
+    `packed`: the packing before rates were rounded. `depth`: of the deepest tree, in hops. `trees`: number of trees.
+    `rate`: after rounding, in bytes/s. `method`: "hubs" (grown by bounded.py), "columns" (columns.py) or the `method`
+    that `pack_trees` states.
     """
 
     schedule: Schedule
@@ -155,7 +156,8 @@ def shallow(
         schedule = (
             replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
         )
-        # the fastest forest and a mix (0 for both) follow from the user's depth; another forest, from its own
+        # `candidate.plan` is the index of its forest, or 0 for a mix. The fastest forest and mixes come again with the
+        # user's `depth`; another forest comes again, as the fastest, with its own depth.
         max_depth = forests[candidate.plan].depth if candidate.plan else depth
         stated_options = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
         provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": search_facts}
@@ -264,6 +266,7 @@ def _tree_kinds(
     """
     representatives = [tree.hops for forest in symmetric_forests for tree in forest.representatives]
     fastest = len(symmetric_forests[0].representatives)
+    # those grown last come first, as `choose_trees` leaves out the last candidates if there are too many
     candidates = [*representatives, *reversed(grower.grown_trees)]
     delayed = [late for hops in candidates if (late := delay_hops(hops)) != hops]
     kept_hops = [*representatives[:fastest], *choose_trees(grower, [*candidates, *delayed]), *representatives[fastest:]]

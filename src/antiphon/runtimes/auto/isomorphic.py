@@ -7,7 +7,8 @@ labellings renumbers them:
     allocation A: GPUs 0 1 4 5  -> canonical form X, plans saved
     allocation B: GPUs 2 3 6 7  -> canonical form X, plans relabelled 0>2, 1>3, 4>6, 5>7
 
-Files are not trusted: every schedule is verified on the requesting machine before use, and so is its program.
+Files are not trusted: `renumber_plan` verifies every schedule on the requesting machine. Its program is proven when the
+caller makes a book of the plans (`make_book` in serve/book.py).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ MAX_BYTES = 2**26  # of the file
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
-    gain: str
-    plans: list[msgspec.Raw]
+    gain: str  # in words
+    plans: list[msgspec.Raw]  # each as in a plan file
 
 
 def path_of(machine: Topology, folder: Path) -> Path:

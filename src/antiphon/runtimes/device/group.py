@@ -9,7 +9,7 @@ A table (lower/device) lists the operations of a rank for any size; `DevicePlan`
 A call binds the tables to `unit` (elements per weight 1 of a block) and to buffer addresses, launches one cooperative
 kernel per device and waits for its stream. Calls are numbered, and signals carry the number, so that no signal is ever
 reset. `Captured` is such a call recorded as a CUDA graph. With ranks in several processes, handles to memory travel by
-`tell`, an allgather of bytes.
+`tell`, an allgather of bytes. `device.call` is the C library (device.h).
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class DevicePlan:
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
         """Return whether its packets fit into the boxes (memory for incoming packets) of these ranks."""
         # a call has half a box: calls of odd and even numbers alternate
-        call, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
-        return all(call.ad_plan_box(handle, unit, kernel_type(dtype)) <= box_bytes for handle in self.handles.values())
+        library, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
+        return all(
+            library.ad_plan_box(handle, unit, kernel_type(dtype)) <= box_bytes for handle in self.handles.values()
+        )
 
     def scratch(self, rank: int, unit: int) -> int:
         """Return the elements of scratch at a rank, for `unit` elements per weight."""
@@ -88,8 +90,9 @@ WAYS = ("kernel", "steps", "copies", "staged")
 class Group(Memory):
     """Ranks with `blocks` thread blocks of `threads` threads each. `call`: the number of the first call.
 
-    If ranks are in several processes: `own_ranks`: those of this process; `tell`: sends a message and returns those of
-    all processes in any order (like mpi4py's allgather). All processes make the same calls of a group in one order.
+    If ranks are in several processes: `own_ranks`: those of this process; `tell` (kept as `_allgather`): sends a
+    message and returns those of all processes in any order (like mpi4py's allgather). All processes make the same calls
+    of a group in one order.
     """
 
     def __init__(

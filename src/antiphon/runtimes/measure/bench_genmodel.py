@@ -4,7 +4,8 @@
     ring     a ring allreduce
     incast   every rank sends its block to all others at once, and nothing is combined (x-to-x)
 
-Their times grow differently with the number of ranks, so together they determine GenModel's parameters.
+Their times grow differently with the number of ranks. Plan cps shows alpha, G = 2 beta + gamma, delta and incast, and
+incast tells beta from gamma; ring is a further check, which is not among the default plans.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def bench_genmodel(
 
     They are schedules, run by the engine like all others. Each message goes in one piece, as the formulas assume.
     `ranks`: default 4; under a launcher it is the number of processes, and only the first one returns rows, all others
-    None. `sizes`: bytes. `timeout`: seconds for everything. Every element of the results is checked. Raises Missing if
-    the runtime lacks something it needs.
+    None. `sizes`: bytes. `plans`: of PLANS. `timeout`: seconds for everything. Every element of the results is checked.
+    Raises Missing if the runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, find("runtime", on).can.options)

@@ -30,7 +30,9 @@ from antiphon.runtimes.measure.library import LibraryCandidate
 
 _PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)  # numbers of channels that are tried
-MAX_BEHIND = 1.1  # time over that of NCCL's own choice; other channel counts and chunk sizes seldom gain more
+# Time over that of NCCL's own choice. Other channel counts seldom gain more, nor do chunk sizes, which nccl_choose.py
+# tries.
+MAX_BEHIND = 1.1
 # time limit of a run: STARTUP seconds + MAX_SLOWDOWN * the time of NCCL's default
 MAX_SLOWDOWN, STARTUP = 10, 60.0
 FIRST_LIMIT = 3600.0  # seconds: limit of the first run, and of all runs if the default's time is unknown

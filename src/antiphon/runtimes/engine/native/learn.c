@@ -21,7 +21,7 @@
  *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged. If it
  *               leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that elects the
  *               same program again, in any slices, the alarm was false, and the range becomes wider. The interval is such
- *               that exchanging costs at most 1 % of the calls' time, or 1 us per call.
+ *               that exchanging costs at most 1 % of the calls' time or 1 us per call, whichever is more.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
  *               second one is faster, a SEARCH among the two (a duel) confirms that. Probes are paid for by credit, counted in
  *               settled calls. Every settled call earns 3 % of a call, later 1 %, and a probe costs what it takes longer. Next
@@ -34,8 +34,9 @@
  * Slices are counted in quarters of the planned number (AP_PLANNED_SLICES). They are searched as Blink's MIAD does (section 4.2.1).
  * Beside the best program there are two arms of it: MORE has twice as many slices, FEWER half as many. If MORE wins, its number
  * is the program's, and MORE is twice that (multiplicative increase). If not, MORE is four times as many for one probe, as a worse
- * step may lie before a better one. Then MORE is twice as many again. Each probe in vain takes a quarter of the program's number
- * off MORE (additive decrease). From the first increase on, FEWER is that quarter below the number.
+ * step may lie before a better one. After that, MORE is a quarter of the program's number less than twice as many, and each
+ * further probe in vain takes such a quarter off MORE (additive decrease). From the first increase on, FEWER is that quarter below
+ * the number.
  *
  * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (8
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
@@ -172,7 +173,7 @@ static int block_of(const ap_learner *l) { return l->phase == PROBE ? PROBE_BLOC
 /* Calls at the beginning of a block that do not count. In a first round both count, so that the shorter one is the median. */
 static int warm_up_of(const ap_learner *l) { return l->phase == PROBE || l->round; }
 
-/* Begins with the first arm of the round. */
+/* Begins the round with its first arm. */
 static void begin_round(ap_learner *l) {
     l->current = next_active(l, l->round % 2 ? arms_of(l) - 1 : 0);
     l->offset = 0;
@@ -182,9 +183,9 @@ static void begin_round(ap_learner *l) {
  * arms that are much slower: the challenger's probe has just been faster. */
 static void begin_search(ap_learner *l, int why, int challenger) {
     const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].stats.seconds;
-    const int sliced = l->arm[more_of(l)].stats.candidate.program;
+    const int sliced_program = l->arm[more_of(l)].stats.candidate.program; /* whose slices MORE and FEWER vary */
     /* conditions have changed, so what was measured of more and fewer slices no longer holds */
-    if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced, NONE_WON);
+    if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced_program, NONE_WON);
     for (int a = 0; a < arms_of(l); a++) {
         arm *entry = &l->arm[a];
         const int hopeless = a != l->chosen && entry->stats.samples && l->arm[l->chosen].stats.samples && entry->stats.low > limit;
@@ -197,7 +198,8 @@ static void begin_search(ap_learner *l, int why, int challenger) {
 }
 
 /* MORE was no faster. After twice the program's number comes four times, for one probe; then a step less than twice, and a step less
- * each time. When it has come down to the program's number, it starts again at twice that. */
+ * each time. When it has come down to the program's number, it starts again at twice that. Four times comes only while the program
+ * serves the calls: while the library does, MORE is of the program before, and comes down at once. */
 static void change_more_slices(ap_learner *l) {
     ap_candidate *more = &l->arm[more_of(l)].stats.candidate;
     const int slices = l->arm[more->program].stats.candidate.slices, doubled = 2 * slices;
