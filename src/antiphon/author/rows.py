@@ -30,9 +30,9 @@ from antiphon.planners.shared.routing import find_paths
 class WrittenRow:
     """A transfer of one chunk between two places, and the line that made it."""
 
-    move: Move
+    move: Move  # has the same places as keys, under which a place in a rank's input and in its output is one
     chunk: int
-    src: Place
+    src: Place  # as the user wrote it, for messages; its rank
     dst: Place
     line: SourceLine
     via: tuple[int, ...] | None  # links that the user named; None: choose them

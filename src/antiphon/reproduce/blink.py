@@ -5,7 +5,8 @@ are DGX-1 boxes, of which a job gets some GPUs (an allocation). Each function yi
 and whether they agree. Ours come from the planners `blink` (the paper's method: many trees by multiplicative weights,
 then few by an integer program) and `trees` (exact), from rings packed into the links (`pack_rings`), and from lower
 bounds. Rates are in unit links: a rate of 6 moves 6 times what one NVLink carries. Numbers such as 5.2 are sections.
-The arguments of `row` are name, published figures, ours, and whether they agree.
+The arguments of `row` are name, published figures, ours, and whether they agree; those of `agreement`, whether figures
+agree, and whether at least the trend does.
 """
 
 from __future__ import annotations
@@ -323,6 +324,7 @@ def _round_share(value: Fraction) -> float:
 def figure22b() -> Iterator[Row]:
     """Yield an allreduce of 100 MB on 3 and 5 GPUs of two servers; `blink_servers` states the assumptions."""
     for gigabits in GIGABITS:
+        # `speed`: bytes/s for 100 MB; `rate`: for endless data; `network`: the bandwidth between the servers
         point = cluster.network_point(gigabits)
         expected = "network" if gigabits < KNEE_GBITS else "NVLink"
         ours = {

@@ -1,8 +1,9 @@
 """Recorded tunings: what `tune` computed for catalogue machines, shipped with a release so that it answers at once.
 
-A recording holds the end of every task of a tuning and the figures of every candidate; of the schedules only those that
-can win. To replay one, the bounds are computed anew, with their witnesses, and the ledger receives the recorded
-messages instead of those of the planners. So the result is made by the same code and is the same, only sooner:
+A recording holds the last message (`Done`: how it ended) of every task of a planner and the figures of every candidate;
+of the schedules only those that can win. To replay one, the bounds are computed anew, with their witnesses, and the
+ledger (ledger.py: it collects the messages of all tasks and makes the result) receives the recorded messages instead of
+those of the planners. So the result is made by the same code and is the same, only sooner:
 
     tune("allreduce", "dgx1v")    the usual options, and a recording of just this request: replayed
     the same with effort=10       another request: planned
@@ -59,12 +60,14 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     rows: list[_Row]
-    ends: list[Done]  # of every task of a planner
+    ends: list[Done]  # of every task of a planner, by index
     plans: dict[str, msgspec.Raw]  # by collective the schedules that can win, one entry each
 
 
 def recording_name(context: Context, tasks: Sequence[Task]) -> str:
-    """Return the file name of the recording of a request that has no profile, no cuts and no plans of the user."""
+    """Return the file name of the recording of a request that has no profile, no `cuts` and no plans of the user.
+
+    `cuts`: how a runtime cuts messages."""
     task_keys = [(task.index, task.kind, task.planner, sorted(task.options.items())) for task in tasks]
     collectives = [(kind, repr(collective.key())) for kind, collective in context.collectives.items()]
     settings = (
@@ -82,10 +85,11 @@ def producer_versions() -> tuple[str, ...]:
 
 
 def write_recording(ledger: Ledger, path: Path) -> None:
-    """Write the closed ledger of a complete tuning in which no candidate was stopped."""
+    """Write the ledger of a complete tuning in which no candidate was stopped, after `Ledger.close`."""
     rows, plans = [], {}
     for kind, schedules in ledger.schedules.items():
         keys = sorted(schedules)
+        # the ranges of sizes (0 to 1 byte, 1 to 2, ..., n on) only number the schedules, as a plan must have ranges
         entries = [
             Entry(i, i + 1 if i + 1 < len(keys) else None, schedules[key], claims={}) for i, key in enumerate(keys)
         ]
@@ -155,6 +159,7 @@ def _add_schedules(ledger: Ledger, file: _File) -> None:
         times = [ledger.evaluations[winner].seconds for winner in ledger.schedules[task.kind]]
         # per size; times[0] again, as min needs two values. Without schedules: IndexError, which `replay` catches
         fastest = map(min, *times, times[0])
+        # `names`: the planners whose schedules may win; the others stand for NCCL
         if task.planner in ledger.names and any(map(operator.lt, evaluation.seconds, fastest)):
             raise Invalid("the schedule of a winner is missing")
 

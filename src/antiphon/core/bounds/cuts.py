@@ -146,9 +146,10 @@ class _CutSearch:
         """Return the sink that is least likely to be served, or None if all are served.
 
         First mark as served the nodes that receive enough from served nodes directly or over one intermediate node. No
-        flow is needed to see this, because these paths share no arc. They may share the supply of a served node, but
-        that alone is the whole need. Of the other sinks, return the one that receives least in this way. If it is
-        served after all, it is far from the other served nodes and helps sinks that they do not reach.
+        flow is needed to see this: these paths share no arc but those from the source to served nodes. Each of these
+        has capacity `need`, so no cut below `need` crosses it. Of the other sinks, return the one that receives least
+        in this way. If it is served after all, it is far from the other served nodes and helps sinks that they do not
+        reach.
         """
         sinks, tail, head = np.array(self.sinks, np.int64), self.network.tail, self.network.head
         while True:

@@ -113,6 +113,7 @@ class _Job:
         schedule = analysis.schedule
         low, high = chunk_bounds(schedule.chunks, elements_of(schedule.collective, buffers.unit))
         self.length = high - low
+        # `pair`: the index of a chunk's (rank, block) in the side; `start` is in weights, `unit` elements each
         self.input_begin = buffers.input_side.start[analysis.inputs.pair] * buffers.unit + low[analysis.inputs.chunk]
         self.output_begin = (
             buffers.output_side.start[analysis.outputs.pair] * buffers.unit + low[analysis.outputs.chunk]
@@ -152,33 +153,34 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
     if not len(analysis.cell_chunk) or not job.length.max(initial=0):
         return
     batch_of_chunk, batches, budget = _assign_batches(job)
+    # batch b has the items at ptr[b] to ptr[b + 1] - 1 of the order
     cell_batch = batch_of_chunk[analysis.cell_chunk]
-    cell_order, cell_ends = order_of(cell_batch, batches), pointers(cell_batch, batches)
+    cell_order, cell_ptr = order_of(cell_batch, batches), pointers(cell_batch, batches)
     row_of_cell = np.empty(len(cell_batch), np.int64)
-    row_of_cell[cell_order] = np.arange(len(cell_batch)) - cell_ends[cell_batch[cell_order]]
+    row_of_cell[cell_order] = np.arange(len(cell_batch)) - cell_ptr[cell_batch[cell_order]]
     operand = row_of_cell[analysis.operand]
-    group_order, group_ends = _sort_by_batch(cell_batch[analysis.dst], batches)
-    in_order, in_ends = _sort_by_batch(batch_of_chunk[analysis.inputs.chunk], batches)
-    out_order, out_ends = _sort_by_batch(batch_of_chunk[analysis.outputs.chunk], batches)
+    group_order, group_ptr = _sort_by_batch(cell_batch[analysis.dst], batches)
+    in_order, in_ptr = _sort_by_batch(batch_of_chunk[analysis.inputs.chunk], batches)
+    out_order, out_ptr = _sort_by_batch(batch_of_chunk[analysis.outputs.chunk], batches)
     longest = np.zeros(batches, np.int64)
     np.maximum.at(longest, batch_of_chunk, job.length)
     for batch in range(batches):
-        length, rows = int(longest[batch]), int(cell_ends[batch + 1] - cell_ends[batch])
+        length, rows = int(longest[batch]), int(cell_ptr[batch + 1] - cell_ptr[batch])
         if not length or not rows:
             continue
-        groups = group_order[group_ends[batch] : group_ends[batch + 1]]
-        marks = [*np.flatnonzero(run_starts(analysis.level[groups])).tolist(), len(groups)]
+        groups = group_order[group_ptr[batch] : group_ptr[batch + 1]]
+        begins = [*np.flatnonzero(run_starts(analysis.level[groups])).tolist(), len(groups)]
         width = max(budget // (rows * job.dtype.itemsize), SHORT)
         yield _Batch(
             rows, length, width=min(width, length), dst=row_of_cell[analysis.dst[groups]],
-            first=analysis.first[groups], count=analysis.count[groups], levels=list(pairwise(marks)), operand=operand,
-            inputs=in_order[in_ends[batch] : in_ends[batch + 1]],
-            outputs=out_order[out_ends[batch] : out_ends[batch + 1]], row_of_cell=row_of_cell,
+            first=analysis.first[groups], count=analysis.count[groups], levels=list(pairwise(begins)), operand=operand,
+            inputs=in_order[in_ptr[batch] : in_ptr[batch + 1]],
+            outputs=out_order[out_ptr[batch] : out_ptr[batch + 1]], row_of_cell=row_of_cell,
         )  # fmt: skip
 
 
 def _sort_by_batch(batch: Longs, batches: int) -> tuple[Longs, Longs]:
-    """Return the order of items by batch, and where each batch begins in it."""
+    """Return the order of items by batch, and where each batch begins in it (`ptr`)."""
     return order_of(batch, batches), pointers(batch, batches)
 
 
@@ -205,9 +207,9 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
         class_of_length[i] = number
     chunk_class = class_of_length[length_index.reshape(-1)]
     cells = np.bincount(job.analysis.cell_chunk, minlength=len(job.length))
-    order, ends = order_of(chunk_class, number + 1), pointers(chunk_class, number + 1)
+    order, class_ptr = order_of(chunk_class, number + 1), pointers(chunk_class, number + 1)
     total = np.cumsum((cells * job.length * job.dtype.itemsize)[order])
-    bytes_before = np.concatenate([[0], total])[ends[:-1]]  # per class
+    bytes_before = np.concatenate([[0], total])[class_ptr[:-1]]  # per class
     budget = BATCH_BYTES + LEVEL_BYTES * job.analysis.levels
     batch_in_class = np.empty(len(order), np.int64)
     # Within a class, cut into batches by bytes.
@@ -261,48 +263,48 @@ def _count_above(count: Longs, k: int) -> int:
     return len(count) - int(np.searchsorted(count[::-1], k, side="right"))
 
 
-def _by_rank(ends: BufferCells, chosen: Longs) -> Iterator[tuple[int, Longs]]:
-    """Yield each rank with the chosen inputs (or outputs) that are its own."""
-    ranks = ends.rank[chosen]
-    marks = [*np.flatnonzero(run_starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
-    for begin, end in pairwise(marks):
+def _by_rank(entries: BufferCells, chosen: Longs) -> Iterator[tuple[int, Longs]]:
+    """Yield each rank with those of the chosen entries, inputs or outputs, that are its own; `chosen`: by index."""
+    ranks = entries.rank[chosen]
+    bounds = [*np.flatnonzero(run_starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
+    for begin, end in pairwise(bounds):
         yield int(ranks[begin]), chosen[begin:end]
 
 
 def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
     """Copy the elements from `low` on of every chunk from the inputs into the cells."""
-    width, ends = cells.shape[1], job.analysis.inputs
-    available = np.minimum(job.length[ends.chunk[batch.inputs]] - low, width)
+    width, entries = cells.shape[1], job.analysis.inputs
+    available = np.minimum(job.length[entries.chunk[batch.inputs]] - low, width)
     chosen = batch.inputs[available > 0]
-    for rank, rank_ends in _by_rank(ends, chosen):
-        source, rows = job.sources[rank], batch.row_of_cell[ends.cell[rank_ends]]
-        begin = job.input_begin[rank_ends] + low
+    for rank, own_entries in _by_rank(entries, chosen):
+        source, rows = job.sources[rank], batch.row_of_cell[entries.cell[own_entries]]
+        begin = job.input_begin[own_entries] + low
         if width <= SHORT:
             index = begin[:, None] + np.arange(width)
             cells[rows] = source.take(index, mode="clip")  # elements beyond a chunk's end are never stored
             continue
-        length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
+        length = np.minimum(job.length[entries.chunk[own_entries]] - low, width)
         for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
             cells[row, :n] = source[at : at + n]
 
 
 def _store_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
     """Copy the elements from `low` on of every chunk from the cells into the outputs; avg divides here."""
-    width, ends = cells.shape[1], job.analysis.outputs
-    available = np.minimum(job.length[ends.chunk[batch.outputs]] - low, width)
+    width, entries = cells.shape[1], job.analysis.outputs
+    available = np.minimum(job.length[entries.chunk[batch.outputs]] - low, width)
     chosen = batch.outputs[available > 0]
-    for rank, rank_ends in _by_rank(ends, chosen):
-        target, rows = job.outputs[rank], batch.row_of_cell[ends.cell[rank_ends]]
-        begin = job.output_begin[rank_ends] + low
-        length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
+    for rank, own_entries in _by_rank(entries, chosen):
+        target, rows = job.outputs[rank], batch.row_of_cell[entries.cell[own_entries]]
+        begin = job.output_begin[own_entries] + low
+        length = np.minimum(job.length[entries.chunk[own_entries]] - low, width)
         # Long rows are copied straight from `cells`, unless they are divided first.
         values = cells[rows] if width <= SHORT or job.averages else cells
         if job.averages:
-            values = average(values, ends.count[rank_ends][:, None])
+            values = average(values, entries.count[own_entries][:, None])
         if width <= SHORT:
             inside = np.arange(width) < length[:, None]
             target[(begin[:, None] + np.arange(width))[inside]] = values[inside]
             continue
-        rows = np.arange(len(rank_ends)) if job.averages else rows
+        rows = np.arange(len(own_entries)) if job.averages else rows
         for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
             target[at : at + n] = values[row, :n]

@@ -69,7 +69,7 @@ class ChunkRows:
     chunks: Longs  # the chunks of this batch, ascending
     cells: int
     rows: Longs  # row numbers in the schedule
-    step: Ints
+    step: Ints  # of every row, as in the schedule
     src: AnyInts  # cell read
     dst: AnyInts  # cell written
     reduces: Bools
@@ -99,6 +99,7 @@ class ChunkRows:
 
     def compact(self) -> ChunkRows:
         """Return the batch with only the cells that occur, renumbered."""
+        # the second argument of `unique_inverse` and `order_of`, here and below: greater than every value
         touched = np.concatenate([self.src, self.dst, self.pre, self.post])
         cells, new_cell = unique_inverse(touched, max(self.cells, 1))
         src, dst, pre, post = np.split(new_cell, np.cumsum([len(self.src), len(self.dst), len(self.pre)]))

@@ -113,6 +113,8 @@ class Flows:
         """Return when every message is in transit. It uses each link of its route for as long as its bytes move."""
         log, message_of_use = LoadLog(), self.tables.paths.use_message  # a use: one message on one link or limit
         moments = FlowSimulation(self.tables, nbytes, log).run_events()
+        # `ready`: all that the message reads is written. `begin`: after its latency, its bytes begin to move. `sent`:
+        # its last byte has arrived.
         use_begin, use_end = moments.begin[message_of_use], moments.sent[message_of_use]
         load = log.utilisation(self.topology)
         return FlowEvents(self.tables.paths, moments.ready, moments.sent, use_begin, use_end, load)
@@ -132,5 +134,7 @@ class Flows:
             return latency_name(walk.latency_count, walk.greatest_latency, terms["alpha"], noun="message")
         if greatest in ("gamma", "delta"):
             return f"rank {max(walk.combining, key=lambda rank: walk.combining[rank])}: combining what arrives"
+        # `delay`: seconds in which a link or limit set a message's rate, those of bandwidth (beta) and incast (epsilon)
+        # together
         name = resource_name(self.topology, max(walk.delay, key=lambda resource: walk.delay[resource]))
         return f"{name}: incast" if greatest == "epsilon" else name

@@ -48,6 +48,7 @@ def _find_peers(steps: list[StreamStep]) -> list[int]:
 def can_be_divided(steps_of_rank: list[list[StreamStep]]) -> bool:
     """Return whether the blocks of a stream's group should share its signals: no rank puts, and some rank has more
     partners than a block has channels. `steps_of_rank`: the stream at every rank."""
+    # `moves`: data put into a peer's memory, by a put, a pack, a fold, an add, or a port's signal
     has_puts = any(step.moves for steps in steps_of_rank for step in steps)
     return not has_puts and max(len(_find_peers(steps)) for steps in steps_of_rank) > MOST_CHANNELS
 
@@ -87,7 +88,9 @@ def find_chunks_per_step(streams: Iterable[list[StreamStep]]) -> int:
 
 
 def cut_steps(steps: list[StreamStep], unit: int) -> list[StreamStep]:
-    """Return the same steps, cut so that each operation is on `unit` chunks and has at most MOST_OF_ONE moves."""
+    """Return the same steps, cut so that each operation is on `unit` chunks and has at most MOST_OF_ONE moves.
+
+    An operation may use that many channels, one for each move."""
     cut: list[StreamStep] = []
     for step in steps:
         if step.kind in (PUT, PACK):
@@ -95,6 +98,7 @@ def cut_steps(steps: list[StreamStep], unit: int) -> list[StreamStep]:
             cut += [step._replace(moves=tuple(moves[low : low + MOST_OF_ONE]))
                     for low in range(0, len(moves), MOST_OF_ONE)]  # fmt: skip
         elif step.kind in DATA:
+            # a fold or an add may put its result into peers' memory, too: then it has moves beside `into`
             cut += [
                 step._replace(
                     into=_shift(step.into, at), operands=tuple(_shift(place, at) for place in step.operands), size=unit,

@@ -95,7 +95,8 @@ class Machine:
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
     last_request: dict[int, Spot] = field(default_factory=dict)  # the last request to each port
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
-    # instructions that end a sync, after which the blocks of separate threads begin
+    # the last instructions of main blocks before work of separate threads; blocks of that work wait for them, so they
+    # must not be removed
     fences: set[Spot] = field(default_factory=set)
     # pairs (later, earlier) of operations on data: each thread finishes its share of the earlier before it begins its
     # share of the later
@@ -217,7 +218,7 @@ class _SeparateThreads:
 
     def __init__(self, builder: BlockBuilder, items: list[BlockItem]) -> None:
         self.builder, self.machine, self.items = builder, builder.machine, items
-        self.fence = self.machine.last(builder.main)
+        self.fence = self.machine.last(builder.main)  # () at the start of a thread block
         self.machine.fences.update(self.fence)
         self.used = 0  # of the builder's extra blocks, which serve again after every sync
         self.block: dict[int, int] = {0: builder.main}  # by thread

@@ -108,6 +108,7 @@ class _Replay:
 
     def __init__(self, code: Code) -> None:
         self.code = code
+        # None: nothing has been written. `execute` has shown that no instruction reads such a cell.
         self.cells: list[Version | None] = [None] * int(code.places.begin[-1])
         self.owner: list[int] = code.places.owner(np.arange(len(self.cells))).tolist()
         self.events: list[Version] = []  # messages and sums
@@ -132,7 +133,8 @@ class _Replay:
                 value = [self._receive_version(version, rank, step) for version in message]
             for cell in instruction.read:
                 operand = self._move_remote(block, self.cells[cell : cell + instruction.count], self.owner[cell], rank)
-                # The operand is the first term: where both terms lie in slots that may be reused, the sum takes its.
+                # The operand is the first term of the sum: where both terms lie in slots that may be reused, the sum
+                # takes the slot of the operand.
                 value = (
                     operand
                     if value is None
@@ -200,7 +202,7 @@ class _Replay:
         return received
 
     def _sum_versions(self, first: Version | None, second: Version | None) -> Version | None:
-        """Return a new version that is the sum of two."""
+        """Return a new version that is the sum of two; None, which no code brings here (see `cells`), adds nothing."""
         if first is None or second is None:
             return first or second
         step, inner = max(first.time, second.time)
@@ -263,7 +265,11 @@ class _Placement:
                 self._add_row(Time(end, LAST_INNER), version, version.rank, COPY, slot=0)
 
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
-        """Store a version in a slot of its chunk; return the slot."""
+        """Store a version in a slot of its chunk; return the slot.
+
+        Of the reads of the version that was there, only its sends are recorded. The sum that now takes the slot is no
+        read, as its other term is added in place.
+        """
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         chunk_slots += [None] * (slot + 1 - len(chunk_slots))
         slot_content = chunk_slots[slot]
@@ -294,7 +300,8 @@ class _Placement:
         moving = [term for term in (first, second) if term.slot < 0]  # messages that are only added
         stored = [term for term in (first, second) if term.slot >= 0]
         base = next((term for term in stored if self._is_reusable(term, moving, total)), None)
-        if base is None and len(moving) == 2:  # both messages are added in a slot that is still empty
+        # both messages are reduced into a slot that is still empty, which counts as nothing (docs/schedule.md)
+        if base is None and len(moving) == 2:
             base = Version(total.rank, total.chunk)
             self._put_in_slot(base, len(self.slots.setdefault((total.rank, total.chunk), [None])))
         elif base is None and moving:  # the stored term is needed later: the message is copied, and the term added

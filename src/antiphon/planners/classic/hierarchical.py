@@ -14,7 +14,8 @@ rank sends 2 (P-1)/P nbytes, most of it to the nearest ranks: (f1 - 1)/f1 nbytes
 In the example 2 * (3 + 1) = 8 steps with rings, 4 with servers, and a ring of 8 would take 14.
 
 Groups may differ in size (shared/groups.py): then the data are cut into stretches such that in each stretch the same
-ranks, one per group, exchange. `Spans` are intervals of the data, counted in units that every stretch is a multiple of.
+ranks, one per group, exchange. `Spans` are intervals of the data, counted in units that every stretch is a multiple of;
+each belongs to an owner, which is what the spans are listed for: a block, all seats together, or an outermost group.
 """
 
 from __future__ import annotations
@@ -140,8 +141,9 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
     size, units = len(seating), units_per_seat(groups)
     seats = Seats.in_order(collective, seating)
-    # `block_spans`: the stretch of every block of the collective. `exchange_spans`: the same data for `list_exchanges`,
-    # under one owner (all seats begin with equal fractions, in order) or under an owner per outermost group.
+    # `block_spans`: the stretches of every block of the collective (owner b: block b). `exchange_spans`: the same data
+    # for `list_exchanges`, which takes one owner (all seats begin with equal fractions of its data, in order) or an
+    # owner per outermost group (which begins with its data).
     as_one = np.array([0, size])  # `grouped(as_one)` puts the stretches of all `size` owners under one
     fractions = Spans.side_by_side(np.full(size, units))
     exchange_spans = fractions.take(seats.member).grouped(as_one)  # from the order of members to that of seats
@@ -149,7 +151,9 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         block_spans = fractions  # a block per member
     elif groups.is_even():
         block_spans = fractions.grouped(as_one)
-    else:  # every outermost group, large or small, holds an equal fraction of the only block
+    else:
+        # Every outermost group, large or small, holds an equal fraction of the only block. So in either half of the
+        # allreduce every group sends and receives as much as any other, which fractions by size would not achieve.
         block_spans = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
         exchange_spans = Spans.side_by_side(np.full(len(groups.subgroups), units))
     allgathers = _chain_exchanges(list_exchanges(groups, exchange_spans), seats, direction)
@@ -161,8 +165,8 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
 
 def _chain_exchanges(gathers: Sequence[SeatExchange], seats: Seats, direction: str) -> list[Placement]:
     """Plan every exchange; each starts as soon as the exchange that brings its data is done."""
-    # by path of an exchange (sizes at the levels down to its own), the step at which it is done; the outermost
-    # exchanges have the path () before them
+    # The step at which an exchange is done, by its path: relative sizes of the groups that exchange, from the outermost
+    # level to its own. `list_exchanges` lists one exchange per path. Before the outermost exchanges comes the path ().
     end_step: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:

@@ -24,9 +24,10 @@ class Split:
 
     @cached_property
     def exchanges(self) -> list[SeatExchange]:
-        """Return the exchanges of an allgather, listed once: plans for several aims have them in common."""
-        line = len(self.seating) * units_per_seat(self.groups)
-        return list_exchanges(self.groups, Spans.side_by_side(np.array([line])))
+        """Return the exchanges of an allgather, listed once: plans for all aims (stages.AIMS) have them in common."""
+        # all data, in units of which every stretch that is exchanged is a multiple
+        total_units = len(self.seating) * units_per_seat(self.groups)
+        return list_exchanges(self.groups, Spans.side_by_side(np.array([total_units])))
 
     def __str__(self) -> str:
         return str(self.groups)

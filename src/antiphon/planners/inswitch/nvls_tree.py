@@ -49,10 +49,10 @@ from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, 
 from antiphon.planners.shared.rows import UnevenSteps
 
 MAX_LANES = 4096  # each is a schedule of its own
-Plan = Callable[[Request], Iterator[Schedule]]  # a planner
+Planner = Callable[[Request], Iterator[Schedule]]
 # planners within boxes and between them, by the names of the options' values
-WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
-BETWEEN: Mapping[str, Plan] = {
+WITHIN: Mapping[str, Planner] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
+BETWEEN: Mapping[str, Planner] = {
     "sharp": sharp,
     "direct": direct,
     "tree": partial(double_binary_tree, pieces=1),
@@ -73,6 +73,7 @@ def nvls_tree(
     """Yield schedules for every planner between boxes that the machine allows: one per number of pieces, and one in
     uneven slices per message size. `steps`: their number in the uneven pipeline; default: the best for each size.
     """
+    # sizes for which uneven slices are chosen; None among those of the request stands for any size
     sizes = tuple(size for size in request.sizes if size is not None)
     topology, collective = request.topology, request.collective
     boxes = _list_boxes(topology, collective)
@@ -83,7 +84,7 @@ def nvls_tree(
     names = [name for name in BETWEEN if name != "direct" or len(boxes) == 2]
     for name in names if between is None else (between,):
         try:
-            plan_of_lane = {
+            schedule_of_lane = {
                 lane: _plan_group(request, BETWEEN[name], "allreduce", lane) for lane in dict.fromkeys(lane_ranks)
             }
         except Unsupported as error:
@@ -91,7 +92,7 @@ def nvls_tree(
                 raise
             refused.append(str(error))
             continue
-        lanes = [plan_of_lane[lane] for lane in lane_ranks]
+        lanes = [schedule_of_lane[lane] for lane in lane_ranks]
         # without any joint (reduction or multicast by a switch) other planners make the same plan
         if all(joints_of(group_schedule) is None for group_schedule in (*reducescatters, *lanes)):
             continue
@@ -140,11 +141,11 @@ def _list_lanes(boxes: list[list[int]]) -> list[tuple[int, ...]]:
     return [tuple(box[lane * len(box) // count] for box in boxes) for lane in range(count)]
 
 
-def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
+def _plan_group(request: Request, planner: Planner, kind: str, members: Sequence[int]) -> Schedule:
     """Return a planner's first schedule of a collective among some ranks."""
     group = Collective(kind, request.topology.ranks, tuple(members))
     try:
-        return next(plan(replace(request, collective=group)))
+        return next(planner(replace(request, collective=group)))
     except Unsupported as error:
         why = str(error).partition(";")[0]
         raise Unsupported(f"planner nvls-tree: {kind} of {len(group.members)}: {why}; use trees or relay") from None
@@ -164,9 +165,9 @@ def _plan_inner(
 def _choose_inner(request: Request, box: list[int]) -> str:
     """Return the name of the planner with the fastest allreduce of large data within a box."""
     rates: dict[str, Fraction] = {}
-    for name, plan in WITHIN.items():
+    for name, planner in WITHIN.items():
         with suppress(Unsupported):
-            rates[name] = throughput(_plan_group(request, plan, "allreduce", box), request.topology) or Fraction(0)
+            rates[name] = throughput(_plan_group(request, planner, "allreduce", box), request.topology) or Fraction(0)
     return max(rates, key=lambda name: rates[name], default="ring")
 
 

@@ -459,12 +459,16 @@ def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, An
     measured = [size_rows for size_rows in rows.values() if size_rows]
     costs: dict[str | None, float] = {}
     for order in dict.fromkeys(listed.claims.get("order") for listed in shortlist):
-        times_by_size = [
+        relative_times_by_size = [
             [relative_time(row) for number, row in size_rows.items() if shortlist[number].claims.get("order") == order]
             for size_rows in measured
         ]
-        # product of the best relative times, as a sum of logarithms; infinite if it was not measured somewhere
-        costs[order] = math.fsum(math.log(max(min(times), MIN_TIME)) if times else math.inf for times in times_by_size)
+        # product of the best relative times, as a sum of logarithms (MIN_TIME: 0 has none); infinite if it was not
+        # measured somewhere
+        costs[order] = math.fsum(
+            math.log(max(min(relative_times), MIN_TIME)) if relative_times else math.inf
+            for relative_times in relative_times_by_size
+        )
     return min(costs, key=lambda order: costs[order])
 
 

@@ -54,6 +54,7 @@ static void describe_process(char facts[PROCESS_TEXT]) {
     }
     gethostname(host, sizeof host - 1);
     for (size_t i = 0; i < 3 && !devices; i++) devices = getenv(visible[i]);
+    /* the GPUs: "=" and the value of the variable, perhaps empty; "-": none of the variables is set */
     make_word(words[0], boot), make_word(words[1], host), make_word(words[2], devices ? devices : "-");
     snprintf(facts, PROCESS_TEXT, "%s %s %s%s", words[0], words[1], devices ? "=" : "", words[2]);
 }
@@ -89,6 +90,7 @@ static char *write_request(const char *facts, int processes, char cache_path[AP_
     if (!text) return NULL;
     make_word(words[0], topology ? topology : ""), make_word(words[1], ranks ? ranks : "");
     if (topology && *topology && !ap_file_digest(topology, content)) strcpy(content, "-");
+    /* "=" begins each value of a variable, so that an empty one is a word, too */
     at = (size_t)snprintf(text, capacity, "antiphon auto 1 " AP_VERSION "\nmachine =%s %s\nranks =%s\n", words[0], content,
                           words[1]);
     for (int i = 0; i < processes; i++)
@@ -248,7 +250,7 @@ static void lower_priority(void) {
 static void *run_in_background(void *argument) {
     ap_background *b = argument;
     lower_priority();
-    b->pace.gentle = 1;
+    b->pace.gentle = 1; /* ap_pause sleeps, so that the program's threads get this processor soon */
     ap_pause(&b->pace);
     b->work(b->argument, &b->pace);
     atomic_store_explicit(&b->done, 1, memory_order_release);
@@ -269,7 +271,7 @@ ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), 
         pthread_attr_destroy(&attributes);
     }
     if (blocked) pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!b->has_thread) {
+    if (!b->has_thread) { /* at once, in this thread, without sleeping */
         work(argument, &b->pace);
         atomic_store(&b->done, 1);
     }
@@ -301,6 +303,8 @@ void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]
     }
 }
 
+/* True says that the book is good for this job. It is not installed if there is a table already, or if none may be
+ * installed any more; that is no failure. */
 int ap_auto_install_table(unsigned char *bytes, uint64_t size) {
     ap_state *p = &ap_preload;
     ap_table t = {.bytes = bytes, .size = size, .of_world = 1};
@@ -353,7 +357,7 @@ static struct {
     unsigned char *answer;
     uint64_t bytes, size, digest[4]; /* bytes of the answer; bytes and digest of its book */
     ap_plan_summary summary;
-    int ok; /* whether its table could be installed */
+    int ok; /* whether its book is undamaged and for this job (ap_auto_install_table) */
 } reading;
 
 /* The work of that thread: reads the answer, and makes its book the table. */
@@ -491,7 +495,8 @@ int ap_auto_begin(void) {
         memcpy(cached.path, ap_auto_cache_path, sizeof cached.path);
     }
     free(all);
-    if (ap_wait_for_world(/* certain */ 1)) return 0; /* sleeping, so that the planning process has the processors */
+    /* certain: all have this library. It sleeps while it waits, so that the planning process has the processors. */
+    if (ap_wait_for_world(/* certain */ 1)) return 0;
     if (PMPI_Bcast(&cached, (int)sizeof cached, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(ap_auto_cache_path, cached.path, sizeof ap_auto_cache_path);
     if (cached.size) { /* there is a table: MPI_Init then broadcasts its bytes (preload_init.c) */

@@ -25,7 +25,7 @@ struct ap_wire {
     /* Bytes that the run receives, and AP_MESSAGE_OVERHEAD for each of its messages. The engine sets it before a run; a
      * transport may limit by it the memory for messages that arrive before their receive. */
     uint64_t expected;
-    void (*begin)(ap_wire *self); /* `current_call` has begun; may be NULL */
+    void (*begin)(ap_wire *self); /* ap_begin_call calls it: `current_call` has begun; may be NULL */
     /* Before closing: AP_MISMATCH if a message has arrived that no receive took (ap_wire_check_unreceived, api.h);
      * may be NULL. */
     int (*unreceived)(ap_wire *self, ap_error *error);
@@ -55,7 +55,8 @@ static inline int ap_same_call(const ap_call_id *first, const ap_call_id *second
 /* Marks a wire as broken after a failure. */
 void ap_wire_break(ap_wire *wire);
 
-/* Called before the first message of a call. */
+/* To be called before the first message of a call: copies `call` to `current_call`, then calls `begin`. Does nothing if
+ * `call` is NULL. */
 void ap_begin_call(ap_wire *wire);
 /* Compares the call that a received message belongs to with that of `wire`: AP_MISMATCH if they differ. */
 int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error);
