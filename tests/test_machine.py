@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from quick import examples
 from small_plans import run_local
 
-from antiphon.core.collective import Collective
+from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.verify import verify
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, CellPlaces, Code, CodeBlock, Instruction
@@ -189,6 +189,36 @@ def test_what_is_right(number: int) -> None:
     schedule = code_to_schedule(code)
     assert verify(schedule, topology(f"full:ranks={code.collective.ranks}")).fault is None
     assert run_local(schedule, 4 * 7 * 12, repeat=1)[0]["correct"]
+
+
+def test_a_sum_in_place_waits_for_the_reads_of_all_versions_before_it() -> None:
+    """Rank 0 adds to its value m3 in step 1 (a result of rank 3), m1 in step 2, in place, and then m2, which is there
+    from step 0 on: if that is added as early, the sum for rank 3 has it, too."""
+    wanted = Collective("custom", 4, custom=custom_relation(
+        [(0, rank, rank) for rank in range(4)], [(0, 0, (0, 1, 2)), (0, 3, (0, 3))], 4
+    ))  # fmt: skip
+    places = CellPlaces.of(wanted, False, 1, [4, 0, 0, 0])
+    own, out, room = (places.first[:, kind].tolist() for kind in (INPUT, OUTPUT, SCRATCH))
+    unused, first, second = room[0], room[0] + 1, room[0] + 2
+    blocks = [
+        CodeBlock(0, "block 0", [
+            Instruction(0, "r", pop=2, write=(unused,)),
+            Instruction(1, "r", pop=0, write=(unused,)),
+            Instruction(2, "r", pop=0, write=(unused,)),
+            Instruction(3, "rrc", pop=2, read=(own[0],), write=(first,)),
+            Instruction(4, "rrc", pop=0, read=(own[0],), write=(second,)),
+            Instruction(5, "rrc", pop=1, read=(second,), write=(out[0],)),
+            Instruction(6, "s", read=(first,), push=3),
+        ]),
+        *(
+            CodeBlock(rank, "block 0", [Instruction(i, "s", read=(own[rank],), push=rank - 1) for i in range(sends)])
+            for rank, sends in ((1, 3), (2, 1), (3, 2))
+        ),
+        CodeBlock(3, "block 1", [Instruction(0, "r", pop=3, write=(out[3],))]),
+    ]  # fmt: skip
+    code = Code(wanted, False, 1, places, blocks, [(1, 0, 0), (2, 0, 0), (3, 0, 0), (0, 3, 0)], 4)
+    assert judge(code) is None
+    assert verify(code_to_schedule(code), topology("full:ranks=4")).fault is None
 
 
 # ---- and codes that may not be ----

@@ -267,8 +267,8 @@ class _Placement:
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
         """Store a version in a slot of its chunk; return the slot.
 
-        Of the reads of the version that was there, only its sends are recorded. The sum that now takes the slot is no
-        read, as its other term is added in place.
+        The reads of the version that was there are recorded, except the sum that now takes the slot: that is no read,
+        as its other term is added in place.
         """
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         chunk_slots += [None] * (slot + 1 - len(chunk_slots))
@@ -277,7 +277,9 @@ class _Placement:
         if slot_content is None:
             slot_content = chunk_slots[slot] = Slot(version)
         else:
-            slot_content.last_read = max(slot_content.last_read, slot_content.version.last_sent)
+            before = slot_content.version
+            in_place = version.time if version.time in before.sums else None
+            slot_content.last_read = max(slot_content.last_read, before.last_read(except_sum=in_place))
         slot_content.version = version
         return slot_content
 
