@@ -145,7 +145,8 @@ PlannerNames = Annotated[
     list[str] | None, typer.Option("--planner", metavar="NAME", help="use only this planner; repeatable")
 ]
 Effort = Annotated[
-    float | None, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
+    float | None,
+    typer.Option("--effort", metavar="N", help="effort of a planner that searches (default for sccl: 60; in tune 5)"),
 ]
 
 

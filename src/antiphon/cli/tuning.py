@@ -84,11 +84,14 @@ RunCommand = Annotated[
         "--run", metavar="COMMAND", help="with --from-logs: first run this command of nccl-tests with every setting"
     ),
 ]
-Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with NCCL's choice")]
+Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with the choice of NCCL (RCCL)")]
 Effort = Annotated[
     float,
     typer.Option(
-        "--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)", show_default=False
+        "--effort",
+        metavar="N",
+        help="effort of a planner that searches (default for sccl: 60; in tune 5)",
+        show_default=False,
     ),
 ]
 AgainstOption = Annotated[
@@ -98,7 +101,7 @@ FailuresOption = Annotated[
     str,
     typer.Option(
         "--failures", metavar="links|wires|nics|ranks",
-        help="also tune without each single one of these; the file holds all, ANTIPHON_DEAD chooses",
+        help="also tune without each single one of these; the file holds all; in a job, ANTIPHON_DEAD names the failed",
     ),
 ]  # fmt: skip
 CountsOption = Annotated[
@@ -131,8 +134,9 @@ def tune_command(
     -o writes one collective as a plan with a schedule for each range of sizes, several collectives as a table.
     A picture shows the times by size, --heatmap the effect of --sweep at each size.
 
-    With --on mpi the best few and the classics are run, in turn with the library's own collective, and chosen by their
-    times. --library-only runs the library's own algorithms instead, for export --to openmpi-rules, mpich-rules or ucc.
+    With --on mpi the best few and textbook algorithms are run, in turn with the library's own collective, and chosen
+    by their times. --library-only runs the library's own algorithms instead, for export --to openmpi-rules,
+    mpich-rules or ucc.
 
     --on nccl, under mpiexec, srun or torchrun with a process per GPU, times the settings of NCCL or RCCL; --from-logs
     chooses them by logs that you have. Both are for export --to nccl-tuner or nccl-csv.

@@ -198,7 +198,7 @@ def _rate_proof_text(
     rate: Fraction, witness_rate: Fraction, stored_bound: Mapping[str, Any], schedule: Schedule, topology: Topology
 ) -> str:
     """Return in words what the witness of the stored bound proves of the rate."""
-    relation = "which it attains" if rate == witness_rate else f"{float(witness_rate / rate):.4g} times this rate"
+    relation = "which the trees attain" if rate == witness_rate else f"{float(witness_rate / rate):.4g} times this rate"
     kind = stored_bound["witness"]["kind"].replace("_", " ")
     witness = witness_of(stored_bound["witness"])
     # the conditions of the witness on switches, in words, with a space before them

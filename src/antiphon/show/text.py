@@ -209,9 +209,7 @@ def _gap_without_switches(gap: float | None) -> list[str]:
     """Return the gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
-    return paragraph(
-        f"{gap:.4g} times that of the bound without the help of switches", first=LABEL_INDENT, rest=LABEL_INDENT
-    )
+    return paragraph(f"{gap:.4g} times the least time if switches only forward", first=LABEL_INDENT, rest=LABEL_INDENT)
 
 
 def memory_lines(fewest: Mapping[str, Any]) -> list[str]:

@@ -96,10 +96,10 @@ _TOO_MANY = (
 
 
 Waits = Annotated[bool | None, Option("with steps: give every hop a start time of its own")]
-Halves = Annotated[bool | None, Option("allreduce: one forest after the other (default: where that is faster)")]
+Halves = Annotated[bool | None, Option("allreduce: trees to reduce, then to gather (default: where that is faster)")]
 Loss = Annotated[
     float | str | Fraction,
-    Option("share of the rate that may be given up for fewer trees, where one set of trees serves; below 1", minimum=0),
+    Option("share of the rate that may be given up for fewer trees, if all roots share one set; below 1", minimum=0),
 ]
 Denominator = Annotated[
     int | None,
