@@ -143,8 +143,8 @@ def _build_trace(rank: int, groups: Mapping[str, ProcessGroup], collectives: Seq
 class _Header(msgspec.Struct):
     """The process that recorded the call.
 
-    Processes are told apart by `rank` alone: the log of a job whose communicators number its processes differently is
-    read as if equal numbers were one process.
+    `rank` alone identifies a process: where communicators of a job number its processes differently, calls of several
+    processes are read as those of one.
     """
 
     rank: int  # in the communicator
