@@ -244,7 +244,7 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     found = antiphon.tune("allreduce", "hgx-h100", **how)
     assert found.no_speedup
     said = tuning_text(found, explain=True)
-    assert "no speedup is told" in said
+    assert "no speedup for allreduce: none of multi-ring" in said
     assert "PCIe" not in said
 
 

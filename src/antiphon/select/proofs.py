@@ -247,7 +247,7 @@ def list_unchecked(plan: Plan) -> list[str]:
     """Return the kinds of statements in a plan that `check` without `proof` does not check, in words."""
     kinds = {
         "predicted times": any("seconds" in entry.claims for entry in plan.entries),
-        "certificates": any(certificate_of(entry.schedule) is not None for entry in plan.entries),
+        "certificates": any("certificate" in entry.schedule.provenance for entry in plan.entries),
         "planners' notes": any(notes_of(entry, is_predicted=True) for entry in plan.entries),
     }
     return [kind for kind, occurs in kinds.items() if occurs]

@@ -103,8 +103,8 @@ def label_of(schedule: Schedule) -> str | None:
     how far the search got.
     """
     label = findings_or_empty(schedule).get("proof")
-    certificate = certificate_of(schedule)
-    if label is None and certificate is not None:
+    certificate = schedule.provenance.get("certificate")
+    if label is None and isinstance(certificate, Mapping):
         label = certificate.get("proof")
     return label if isinstance(label, str) and (label != BEST_FOUND or certificate is not None) else None
 
