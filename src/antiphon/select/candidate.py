@@ -114,6 +114,9 @@ class _RangeClaims(msgspec.Struct, frozen=True):
     reference: str = ""
     error: float | None = None
     library_gap: float | None = None
+    largest_gap: float | None = None
+    least_speedup: float | None = None
+    largest_speedup: float | None = None
     sms: int | None = None
     sms_of: int | None = None
     uses: tuple[str, ...] = ()
@@ -124,7 +127,8 @@ class _RangeClaims(msgspec.Struct, frozen=True):
 class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
 
-    All figures are those at the size `at`. The library is NCCL or RCCL, if its own choice of algorithm is known.
+    All figures are those at the size `at`, but the three that are of all sizes priced in the range. The library is NCCL
+    or RCCL, if its own choice of algorithm is known.
     """
 
     collective: str
@@ -148,6 +152,10 @@ class Range:
     reference: str = ""  # the library, such as nccl
     gap_model: str = ""  # the model under which the gap's lower bound holds
     library_gap: float | None = None  # the gap of the library's own choice, if `served_by` is set
+    # of all sizes priced in the range; None: unknown at one of them
+    largest_gap: float | None = None
+    least_speedup: float | None = None
+    largest_speedup: float | None = None
 
     @property
     def beyond_error(self) -> bool | None:
@@ -181,7 +189,8 @@ class Range:
             collective, start, stop, at, candidate, seconds, claimed.gap, claimed.speedup,
             without=claimed.without_switches, over=claimed.over, rests_on=claimed.rests_on, sms=claimed.sms,
             sms_of=claimed.sms_of, served_by=claimed.served_by, error=claimed.error, reference=claimed.reference,
-            gap_model=claimed.gap_model or "", library_gap=claimed.library_gap,
+            gap_model=claimed.gap_model or "", library_gap=claimed.library_gap, largest_gap=claimed.largest_gap,
+            least_speedup=claimed.least_speedup, largest_speedup=claimed.largest_speedup,
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
@@ -196,6 +205,9 @@ class Range:
             "gap": self.gap,
             "gap_model": self.gap_model or None,
             "speedup": self.speedup,
+            "largest_gap": self.largest_gap,
+            "least_speedup": self.least_speedup,
+            "largest_speedup": self.largest_speedup,
             "at": self.at,
             "variant": self.candidate.variant,
             "bottleneck": bottleneck,

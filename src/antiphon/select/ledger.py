@@ -37,15 +37,14 @@ from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.accuracy import is_clearly_faster
-from antiphon.cost.nccl.choice import NVLS, RING, occupied_multiprocessors
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
-from antiphon.select.libraries import CLASSICS, find_baseline, list_stand_ins
+from antiphon.select.libraries import CLASSICS, count_multiprocessors, find_baseline, list_stand_ins
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.plan_files import OWN_PLANS
-from antiphon.select.ranges import TIE, Key, best_order, choose_winners, fastest_few, merge_runs, worth_keeping
+from antiphon.select.ranges import Key, best_order, choose_winners, ends_of, fastest_few, merge_runs, worth_keeping
 from antiphon.select.schedule_cache import Evaluation, Times
 from antiphon.select.sufficiency import UNNEEDED, Sufficiency
 from antiphon.select.sweep import Value
@@ -482,40 +481,40 @@ class Ledger:
         ranges = []
         start = sizes[0]
         # a range goes up to the next range's first priced size; its figures are those at its greatest priced size
-        for (key, library), _, last in merge_runs(list(zip(chosen, served, strict=True))):
-            at = sizes[last]
+        for (key, library), first, last in merge_runs(list(zip(chosen, served, strict=True))):
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]  # the last range includes its stop
             if last + 1 < len(sizes) and not library and served[last + 1]:
-                stop = at + 1  # the library serves the next size: nothing shows that ours is faster up to there
-            ranges.append((key, self._make_range(kind, (start, stop), at, rows[key], library, tuning, rows)))
+                stop = sizes[last] + 1  # the library serves the next: nothing shows that ours is faster up to there
+            priced = sizes[first : last + 1]
+            ranges.append((key, self._make_range(kind, (start, stop), priced, rows[key], library, tuning, rows)))
             start = stop
         return ranges
 
     def _make_range(
-        self, kind: str, ends: tuple[int, int], at: int, best: Candidate, served_by: str, tuning: Tuning,
+        self, kind: str, ends: tuple[int, int], priced: Sequence[int], best: Candidate, served_by: str, tuning: Tuning,
         rows: Mapping[Key, Candidate],
     ) -> Range:  # fmt: skip
-        """Return one range with its figures at size `at`."""
-        seconds, baseline_seconds = best.seconds[at], tuning.baseline(kind, at)
-        gap = tuning.limits[kind].gap(at, seconds) if kind in tuning.limits else None  # time over the bound
-        if gap is not None and abs(gap - 1) < TIE:  # equal to the bound, except for rounding
-            gap = 1.0
-        speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
+        """Return one range. `priced`: the sizes at which it was priced; the figures of a row are those at the last."""
+        at = priced[-1]
+        gaps_by_size = [tuning.gap(best, size) for size in priced]
+        speedups = [tuning.speedup(best, size) for size in priced]
+        least_speedup, largest_speedup = ends_of(speedups)
         error = self.library.error_at(kind, at) if self.library is not None else None  # relative; None: unknown
         over, rests_on = self._find_basis(best, at)
-        sms, sms_of = self._count_multiprocessors(best)
+        sms, sms_of = count_multiprocessors(self.library, bool(best.uses))
         rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
         rivals.sort(key=lambda row: row.seconds[at])
         unaided = [row for row in rivals if not row.uses][:1]  # the best whose switches only forward is always listed
         start, stop = ends
         return Range(
-            kind, start, stop, at=at, candidate=best, seconds=seconds, gap=gap, speedup=speedup,
-            gap_model="" if gap is None else self.context.model_name,
+            kind, start, stop, at=at, candidate=best, seconds=best.seconds[at], gap=gaps_by_size[-1],
+            speedup=speedups[-1], gap_model="" if gaps_by_size[-1] is None else self.context.model_name,
             without=ForwardingAlternatives.of(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
             served_by=served_by, error=error,
             runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),
             reference=self.library.name if self.library is not None else "",
-            library_gap=self._library_gap(kind, at, baseline_seconds, tuning) if served_by else None,
+            library_gap=self._library_gap(kind, at, tuning.baseline(kind, at), tuning) if served_by else None,
+            largest_gap=ends_of(gaps_by_size)[1], least_speedup=least_speedup, largest_speedup=largest_speedup,
         )  # fmt: skip
 
     def _library_gap(self, kind: str, nbytes: int, seconds: float | None, tuning: Tuning) -> float | None:
@@ -546,17 +545,6 @@ class Ledger:
             return "", best.rests_on[at] + (f"; {NCCL_STAND_IN} {NOT_CALIBRATED}" if is_half_calibrated else "")
         kind = best.collective
         return self.library.choice(kind, at).name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
-
-    def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
-        """Return the most multiprocessors of a GPU that the schedule takes, and the number the GPU has; None if
-        unknown.
-
-        A schedule is assumed to take as many as NCCL takes for the same kind of algorithm.
-        """
-        if self.library is None or self.library.costs.gpu.units is None:
-            return None, None
-        count = occupied_multiprocessors(self.library.costs, NVLS if best.uses else RING)
-        return count, None if count is None else self.library.costs.gpu.units.of
 
     # ---- plans ----
 

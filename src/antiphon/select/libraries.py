@@ -23,6 +23,7 @@ from typing import Any
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.basis import CALLS, usual_model
+from antiphon.cost.nccl.choice import NVLS, RING, occupied_multiprocessors
 from antiphon.cost.nccl.library import OPTIONS, LibraryModel, find_library_model
 from antiphon.cost.profile import Profile
 from antiphon.options import name_with_options
@@ -118,3 +119,15 @@ def find_baseline(
             return names, ""
     listed = ", ".join(name for group in groups for name in group)
     return (), f"none of {listed} {NONE_CAN_PLAN}" if groups else f"nothing stands for NCCL in a {kind} collective"
+
+
+def count_multiprocessors(library: LibraryModel | None, in_switches: bool) -> tuple[int | None, int | None]:
+    """Return the most multiprocessors of a GPU that a schedule takes, and the number the GPU has; None if unknown.
+
+    A schedule is assumed to take as many as NCCL takes for the same kind of algorithm. `in_switches`: its switches
+    multicast or reduce.
+    """
+    if library is None or library.costs.gpu.units is None:
+        return None, None
+    count = occupied_multiprocessors(library.costs, NVLS if in_switches else RING)
+    return count, None if count is None else library.costs.gpu.units.of

@@ -28,7 +28,7 @@ from antiphon.select.candidate import Candidate, Range
 from antiphon.select.counts import CountsLoss
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.plan_files import save_plans
-from antiphon.select.ranges import Key, choose_winners, merge_runs
+from antiphon.select.ranges import TIE, Key, choose_winners, merge_runs
 from antiphon.select.sweep import Value
 from antiphon.select.task import BUDGET, REFUSED
 from antiphon.select.uses import format_switch_uses
@@ -47,6 +47,9 @@ DEFINITIONS = {
     "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
     "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
     "which)",
+    "largest_gap": "the greatest gap at any size that was priced in the range; null where one is not known",
+    "least_speedup": "the least speedup at any size that was priced in the range; null where one is not known",
+    "largest_speedup": "the greatest speedup at any size that was priced in the range; null where one is not known",
     "use": "ours, or library: leave these sizes to served_by, as ours is not faster by more than the error of the "
     "library's model",
     "beyond_error": "whether the speedup is more than the median error of the library's model; null: not known",
@@ -198,6 +201,17 @@ class Tuning(Explorable):
         names = self.baselines.get(collective, ())
         stand_ins = (c for c in self.of(collective) if c.planner in names and not _is_beyond_nccl(c))
         return min((c.seconds[nbytes] for c in stand_ins if nbytes in c.seconds), default=None)
+
+    def speedup(self, candidate: Candidate, nbytes: int) -> float | None:
+        """Return the baseline's time over the candidate's; None without a baseline, or if the candidate takes none."""
+        seconds, baseline_seconds = candidate.seconds[nbytes], self.baseline(candidate.collective, nbytes)
+        return baseline_seconds / seconds if baseline_seconds is not None and seconds else None
+
+    def gap(self, candidate: Candidate, nbytes: int) -> float | None:
+        """Return the candidate's time over the lower bound; None if no bound is known."""
+        limit = self.limits.get(candidate.collective)
+        gap = limit.gap(nbytes, candidate.seconds[nbytes]) if limit is not None else None
+        return 1.0 if gap is not None and abs(gap - 1) < TIE else gap  # equal to the bound, but for rounding
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON. Keys are stable; seconds, bytes, bytes per second."""

@@ -6,6 +6,7 @@ known, the verdict compares with the lower bound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -40,7 +41,7 @@ def _against_library(ranges: Sequence[Range]) -> str:
     as_good = "as good or better" if is_slower else "as good"
     if not our_ranges:
         return f"leave all sizes to {library}, which is {as_good}"
-    speedups = speedups_text([r.speedup for r in our_ranges if r.speedup is not None], library)
+    speedups = speedups_text([speedup for r in our_ranges for speedup in _speedups(r)], library)
     if not library_ranges:
         return f"use Antiphon's plans at all sizes{speedups}"
     spans = spans_text([(r.start, r.stop, bool(r.served_by)) for r in ranges])
@@ -77,12 +78,26 @@ def speedups_text(speedups: Sequence[float], library: str) -> str:
 def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
     """Return the verdict if the library's own choice is not known: by the greatest gap, and speedups over stand-ins."""
     text = "use Antiphon's plans at all sizes"
-    if all(r.gap is not None for r in ranges):
-        largest = max(r.gap for r in ranges if r.gap is not None)
-        text += ": optimal" if largest == 1 else f": within {largest:.3g}x of the lower bound"
+    gaps = [r.gap if r.largest_gap is None else r.largest_gap for r in ranges]
+    known_gaps = [gap for gap in gaps if gap is not None]
+    if len(known_gaps) == len(ranges):
+        largest = max(known_gaps)
+        text += ": optimal" if largest == 1 else f": within {_rounded_up(largest):.4g}x of the lower bound"
         text += f", optimal at {format_size(ranges[-1].at)}" if ranges[-1].gap == 1 and largest > 1 else ""
-    speedups = [r.speedup for r in ranges if r.speedup is not None]
+    speedups = [speedup for r in ranges for speedup in _speedups(r)]
     if speedups and stand_ins and max(speedups) != 1:  # 1: the best plan is that of a stand-in
         over = " or ".join(stand_ins)
         text += f"; up to {max(speedups):.3g}x over {over}" if max(speedups) > 1 else f"; {over} is faster"
     return text
+
+
+def _speedups(r: Range) -> list[float]:
+    """Return the least and the greatest speedup at any size of the range; else that of its row, or none."""
+    if r.least_speedup is not None and r.largest_speedup is not None:
+        return [r.least_speedup, r.largest_speedup]
+    return [] if r.speedup is None else [r.speedup]
+
+
+def _rounded_up(gap: float) -> float:
+    """Return a gap that is no less, with two decimals; with an allowance for rounding errors."""
+    return math.ceil(gap * 100 - 1e-6) / 100

@@ -134,4 +134,6 @@ def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit
         gap=limit.gap(at, seconds) if limit is not None else None, speedup=_number(claims.get("speedup")),
         over=str(claims.get("over") or ""), rests_on=candidate.rests_on[at], served_by=served_by,
         reference=str(claims.get("reference") or served_by), gap_model=limit.model if limit is not None else "",
+        largest_gap=_number(claims.get("largest_gap")), least_speedup=_number(claims.get("least_speedup")),
+        largest_speedup=_number(claims.get("largest_speedup")),
     )  # fmt: skip
