@@ -29,7 +29,7 @@ def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
     """Return the verdict, and the ranges with the measurements at the largest size of each."""
     family = size_family(point["nbytes"] for row in result.ranges for point in row.get("measurements", ()))
     rows_of_kind = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
-    verdicts = {kind: _verdict(rows) for kind, rows in rows_of_kind.items()}
+    verdicts = {kind: _verdict(rows, family) for kind, rows in rows_of_kind.items()}
     missing = [kind for kind in result.tuning.collectives if kind not in result.plans]
     verdicts |= dict.fromkeys(missing, "no planner could plan it")
     lines = [*_verdict_lines(result, verdicts), "", *_ranges_table(rows_of_kind, family)]
@@ -61,16 +61,17 @@ def _verdict_lines(result: MeasuredTuning, verdicts: Mapping[str, str]) -> list[
     ]
 
 
-def _verdict(rows: Sequence[Row]) -> str:
-    """Return for which sizes to use the plans of one collective."""
+def _verdict(rows: Sequence[Row], family: str) -> str:
+    """Return for which sizes to use the plans of one collective. `family`: units of sizes, KB or KiB."""
     our_rows = [row for row in rows if not row.get("served_by")]
     if not our_rows:
         return "leave all sizes to the library"
-    speedups = [1 / row["over_library"] for row in our_rows if row.get("over_library")]
+    points = [point for row in our_rows for point in row.get("measurements") or [row]]  # of all sizes measured
+    speedups = [1 / point["over_library"] for point in points if point.get("over_library")]
     text = speedups_text(speedups, "the library")
     if len(our_rows) == len(rows):
         return f"use Antiphon's plans at all sizes{text}"
-    spans = spans_text([(row["from"], row["to"], bool(row.get("served_by"))) for row in rows])
+    spans = spans_text([(row["from"], row["to"], bool(row.get("served_by"))) for row in rows], family)
     return f"use Antiphon's plans {spans}{text}; elsewhere the library"
 
 
@@ -123,7 +124,7 @@ def library_text(result: MeasuredTuning, explain: bool = False) -> str:
     name = f"{library['name']} {library['version']}".strip() if library else "the library"
     family = size_family(row["nbytes"] for row in result.rows)
     rows_of_kind = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
-    verdicts = {kind: _library_verdict(rows) for kind, rows in rows_of_kind.items()}
+    verdicts = {kind: _library_verdict(rows, family) for kind, rows in rows_of_kind.items()}
     lines = [*_verdict_lines(result, verdicts), "", *_library_table(rows_of_kind, family)]
     legend = f"algorithm: of {name}; times are at the greatest size measured in the range; speedup: over its own choice"
     legend += "" if result.on == LOGS else ", median of pairs"
@@ -132,12 +133,12 @@ def library_text(result: MeasuredTuning, explain: bool = False) -> str:
     return "\n".join([*lines, *(line for note in notes for line in paragraph(note, rest="    "))])
 
 
-def _library_verdict(rows: Sequence[Row]) -> str:
+def _library_verdict(rows: Sequence[Row], family: str) -> str:
     """Return for which sizes to set an algorithm of the library."""
     faster = [row for row in rows if row["measured"] and row["library"]["algorithm"] != "default"]
     if not faster:
         return "keep the library's own choice at all sizes"
-    spans = spans_text([(row["from"], row["to"], row not in faster) for row in rows])
+    spans = spans_text([(row["from"], row["to"], row not in faster) for row in rows], family)
     speedups = [1 / row["library_over_default"] for row in faster if row["library_over_default"]]
     return f"set the library's algorithm {spans}{speedups_text(speedups, 'its own choice')}"
 

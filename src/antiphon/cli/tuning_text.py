@@ -182,8 +182,8 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     # in the order of the columns; the text for speedup follows below
     ranges = [r for tuning in tunings for r in tuning.ranges]
     covers_more = any((r.largest_gap, r.largest_speedup) != (r.gap, r.speedup) for r in ranges if not r.served_by)
-    others = " (in the first sentence: all)" if covers_more else ""
-    texts = {"from, to": "", "#2": "", "at": f"size that the figures are for, the largest evaluated{others}"}
+    coverage = " (in the first sentence: all)" if covers_more else ""
+    texts = {"from, to": "", "#2": "", "at": f"size that the figures are for, the largest evaluated{coverage}"}
     shares_ends = any(before.collective == r.collective and before.stop == r.start for before, r in pairwise(ranges))
     texts["from, to"] = "a size in two rows belongs to the second" if shares_ends else ""
     if any(r.candidate.variant and not r.candidate.options and not r.served_by for r in ranges):

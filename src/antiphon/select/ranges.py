@@ -105,8 +105,8 @@ def fastest_few(times: Mapping[Key, Times], count: int) -> set[Key]:
 
 def ends_of(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return the least and the greatest value; None for both if a value is unknown."""
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if known and len(known) == len(values) else (None, None)
+    numbers = [value for value in values if value is not None]
+    return (min(numbers), max(numbers)) if numbers and len(numbers) == len(values) else (None, None)
 
 
 def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> set[Key]:

@@ -48,8 +48,10 @@ def _against_library(ranges: Sequence[Range]) -> str:
     return f"use Antiphon's plans {spans}{speedups}; elsewhere {library} is {as_good}"
 
 
-def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
+def spans_text(ranges: Sequence[tuple[int, int | None, bool]], family: str = "") -> str:
     """Return the sizes not left to the library, of ranges (start, stop, is left to the library) in order of size.
+
+    `family`: the units to prefer, DECIMAL (KB) or BINARY (KiB); "": the shortest for each size.
 
     >>> spans_text([(1000, 4000, False), (4000, 8000, False), (8000, 16000, True), (16000, 32000, False)])
     'from 1KB to 8KB and from 16KB to 32KB'
@@ -59,7 +61,7 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
         if not is_left:
             starts, stops, _ = zip(*group, strict=True)
             start, stop = starts[0], stops[-1]
-            first, last = format_ends(start, stop)
+            first, last = format_ends(start, stop, family)
             if stop is None:
                 spans.append(f"from {first} on")
             else:

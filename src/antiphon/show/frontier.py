@@ -7,6 +7,7 @@ better, that none is better among those with R <= S + k, or nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,9 +16,10 @@ from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.select import Frontier, FrontierPoint
 from antiphon.show.columns import paragraph, table
 from antiphon.show.words import assumed_text, plural, ratio
-from antiphon.units import format_bandwidth
+from antiphon.units import DECIMAL, format_bandwidth, format_seconds, format_size
 
-POINT_HEAD = ["C", "S", "R", "R/C", "gap", "proof", "found by"]
+POINT_HEAD = ["C", "S", "R", "R/C", "gap", "best from", "proof", "found by"]
+BEST_FROM_DIGITS = 2  # significant digits of the size from which a point is the best
 # Label of a certificate -> what it means
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",
@@ -37,15 +39,16 @@ def frontier_text(frontier: Frontier) -> str:
     """Return a frontier as text: a table of its points, then what their labels mean and what is impossible."""
     name = f"{frontier.collective.kind} on {frontier.topology.name}"
     count = ("all " if len(frontier.points) > 1 and _is_whole(frontier) else "") + plural(len(frontier.points), "point")
-    rows = [point_row(point) for point in frontier.points]
+    rows = point_rows(frontier)
     lines = [
         *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", first=""),
         *(paragraph(f"stopped early ({frontier.stopped}): the best so far") if frontier.stopped else []),
         "", *table(POINT_HEAD, rows), "",
         *paragraph(
             "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link of "
-            f"{format_bandwidth(frontier.topology.unit)}); gap: R/C over that of the bound. Every point is verified, "
-            "every certificate rechecked.",
+            f"{format_bandwidth(frontier.topology.unit)}); gap: R/C over that of the bound; best from: the size "
+            f"above which no other point takes less, at {format_seconds(_step_latency(frontier))} per step (-: at no "
+            "size). Every point is verified, every certificate rechecked.",
         ),
     ]  # fmt: skip
     if any(point.has_no_certificate for point in frontier.points):
@@ -77,12 +80,47 @@ def point_line(point: FrontierPoint) -> str:
     return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {point.proof}"
 
 
-def point_row(point: FrontierPoint) -> list[str]:
+def point_rows(frontier: Frontier) -> list[list[str]]:
+    """Return the cells of the points."""
+    starts = _best_from(frontier)
+    return [_point_row(point, start) for point, start in zip(frontier.points, starts, strict=True)]
+
+
+def _step_latency(frontier: Frontier) -> float:
+    """Return the largest latency of a link, which a step takes at most."""
+    return max(kind.latency for kind in frontier.topology.types)
+
+
+def _best_from(frontier: Frontier) -> list[str]:
+    """Return for each point the size from which it takes the least time, up to the next point's; "-": at no size.
+
+    A point's time is that of its steps, plus the size times its seconds per byte: its R/C over the bound's is its time
+    per byte over that of the bound. So the points that are best at some size form the lower hull of these lines.
+    """
+    limits, latency = frontier.limits, _step_latency(frontier)
+    if not limits.bytes_per_second:  # nothing must move
+        return ["-"] * len(frontier.points)
+    seconds_per_byte = 1 / (limits.inverse * limits.bytes_per_second)  # of R/C = 1
+    lines = [(point.steps * latency, float(point.ratio * seconds_per_byte)) for point in frontier.points]
+
+    def crossing(i: int, j: int) -> float:
+        """Return the size from which point j, of more steps and a smaller R/C than i, is no slower than i."""
+        return (lines[j][0] - lines[i][0]) / (lines[i][1] - lines[j][1])
+
+    texts = []
+    for number in range(len(lines)):
+        start = max((crossing(i, number) for i in range(number)), default=0.0)
+        stop = min((crossing(number, j) for j in range(number + 1, len(lines))), default=math.inf)
+        texts.append(format_size(int(float(f"{start:.{BEST_FROM_DIGITS}g}")), DECIMAL) if start < stop else "-")
+    return texts
+
+
+def _point_row(point: FrontierPoint, best_from: str) -> list[str]:
     """Return the cells of a point; * stands for claims that were not rechecked."""
     label = point.proof + (", of halves" if _is_of_halves(point) else "") + (" *" if point.trusted else "")
     label += ", no certificate" if point.has_no_certificate else ""
     numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]
-    return [*numbers, ratio(point.claims["bandwidth_gap"]), label, point.engine or "-"]
+    return [*numbers, ratio(point.claims["bandwidth_gap"]), best_from, label, point.engine or "-"]
 
 
 def _is_of_halves(point: FrontierPoint) -> bool:

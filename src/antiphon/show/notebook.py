@@ -21,7 +21,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError
 from antiphon.select import Frontier, Tuning
 from antiphon.show import words
-from antiphon.show.frontier import POINT_HEAD, point_row
+from antiphon.show.frontier import POINT_HEAD, point_rows
 from antiphon.show.machines import conclusions, machine_table
 from antiphon.show.pictures.chart import chart
 from antiphon.show.pictures.pareto import pareto_svg
@@ -98,7 +98,7 @@ def _(frontier: Frontier) -> str:
     verdict = f"{frontier.collective.kind} on {frontier.topology.name}: {count} of the latency-bandwidth frontier"
     stopped = f" (stopped early: {frontier.stopped})" if frontier.stopped else ""
     note = "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link)"
-    return _page([verdict + stopped], _table(POINT_HEAD, [point_row(point) for point in frontier.points]), _note(note))
+    return _page([verdict + stopped], _table(POINT_HEAD, point_rows(frontier)), _note(note))
 
 
 @html_of.register
