@@ -25,7 +25,8 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.synth import work
-from antiphon.show.frontier import frontier_text
+from antiphon.show.frontier import POINT_HEAD, frontier_text, point_rows
+from antiphon.units import parse_size
 
 MACHINE = "dgx1v_sccl"
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -110,6 +111,21 @@ def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, i
     assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
     for point in found["points"]:
         assert point["least_ratio"] is None or Fraction(point["least_ratio"]) <= Fraction(point["ratio"])
+
+
+def test_from_which_size_a_point_is_the_best() -> None:
+    """By the formula below the table, just above each size that it states and just below."""
+    found = antiphon.frontier.find("broadcast", "full:ranks=4", steps=3)
+    points, starts = found.points, [row[POINT_HEAD.index("best from")] for row in point_rows(found)]
+
+    def best_at(nbytes: float) -> int:
+        times = [point.steps * 1e-6 + float(point.ratio) * nbytes / 25e9 for point in points]
+        return times.index(min(times))
+
+    assert starts[0] == "0B"
+    for number, start in enumerate(starts[1:], 1):
+        assert best_at(parse_size(start) * 1.05) == number
+        assert best_at(parse_size(start) * 0.95) == number - 1
 
 
 @pytest.mark.slow
