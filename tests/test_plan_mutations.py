@@ -30,7 +30,7 @@ NOTE_CLAIMS = {
     "planner",  # where the provenance names none
     "options", "variant", "profile", "stopped",
     "speedup", "beyond_error", "reference", "runners_up", "over", "terms", "alternatives", "alone", "without", "nccl",
-    "basis", "rests_on", "sms", "sms_of", "measurements", "served_by",
+    "basis", "rests_on", "sms", "sms_of", "measurements", "served_by", "largest_gap", "least_speedup", "largest_speedup",
 }  # fmt: skip
 NOTE_PROVENANCE = {"planner", "options", "seed", "effort", "engine"}
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
