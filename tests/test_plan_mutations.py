@@ -28,9 +28,9 @@ Place = tuple[str | int, ...]
 # Nothing can check these: `verify --proof` prints them as stated in the file, or not at all.
 NOTE_CLAIMS = {
     "planner",  # where the provenance names none
-    "options", "variant", "profile", "stopped",
+    "options", "variant", "profile", "stopped", "largest_gap", "least_speedup", "largest_speedup",
     "speedup", "beyond_error", "reference", "runners_up", "over", "terms", "alternatives", "alone", "without", "nccl",
-    "basis", "rests_on", "sms", "sms_of", "measurements", "served_by", "largest_gap", "least_speedup", "largest_speedup",
+    "basis", "rests_on", "sms", "sms_of", "measurements", "served_by",
 }  # fmt: skip
 NOTE_PROVENANCE = {"planner", "options", "seed", "effort", "engine"}
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
