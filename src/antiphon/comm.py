@@ -5,4 +5,4 @@ from antiphon.deprecations import stay_callable
 
 __all__ = ["connect"]
 
-stay_callable(__name__)
+stay_callable(__name__)  # as the function antiphon.comm() of the previous version, with a warning

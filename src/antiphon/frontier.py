@@ -6,4 +6,4 @@ from antiphon.select import Frontier, FrontierPoint
 
 __all__ = ["Frontier", "FrontierPoint", "find"]
 
-stay_callable(__name__)
+stay_callable(__name__)  # as the function antiphon.frontier() of the previous version, with a warning

@@ -5,4 +5,4 @@ from antiphon.deprecations import stay_callable
 
 __all__ = ["command", "cut", "down", "run", "status", "up"]
 
-stay_callable(__name__)
+stay_callable(__name__)  # as the function antiphon.lab() of the previous version, with a warning

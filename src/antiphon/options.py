@@ -24,10 +24,10 @@ _ANSWERS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "
 class Option:
     """What the type and the default of an option do not say."""
 
-    about: str  # for listings; with what happens by default, if the default is None
-    unit: str = ""  # of a number
-    minimum: int | None = None  # of a number; included, as is the maximum
-    maximum: int | None = None
+    about: str  # what it does, for listings; also what happens by default, if the default is None
+    unit: str = ""  # the unit of a number
+    minimum: int | None = None  # the least number that is allowed; None: no limit
+    maximum: int | None = None  # the greatest number that is allowed; None: no limit
     choices: tuple[str | int, ...] = ()
 
     @property

@@ -237,7 +237,10 @@ def declared_options(function: Callable[..., Any]) -> Mapping[str, tuple[Any, Op
 def refuse_unknown_options(
     kind: str, name: str, function: Callable[..., Any], options: Iterable[str], set_by_caller: Container[str] = ()
 ) -> None:
-    """Raise Invalid if the function lacks one of these options. A function that takes **options accepts any."""
+    """Raise Invalid if the function lacks one of these options. A function that takes **options accepts any.
+
+    `set_by_caller`: keyword parameters of the function that are no options.
+    """
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in _parameters(function)):
         return
     available = [key for key in keyword_parameters(function) if key not in set_by_caller]
@@ -269,10 +272,10 @@ def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[st
 
 def refuse_unless_able(name: str, entry: Entry[PlannerCapabilities], collective: Collective) -> None:
     """Raise Unsupported, naming planners that can, unless the planner declares this collective."""
-    able = entry.can.collectives
-    if collective.kind not in able:
+    supported = entry.can.collectives
+    if collective.kind not in supported:
         able_planners = [
             other for other, candidate in table("planner").items() if collective.kind in candidate.can.collectives
         ]
-        would = f"planners that can: {', '.join(able_planners)}" if able_planners else "no planner here can yet"
-        raise Unsupported(f"planner {name} does not plan {collective.kind} (it plans {', '.join(able)}); {would}")
+        advice = f"planners that can: {', '.join(able_planners)}" if able_planners else "no planner here can yet"
+        raise Unsupported(f"planner {name} does not plan {collective.kind} (it plans {', '.join(supported)}); {advice}")

@@ -6,4 +6,4 @@ from antiphon.deprecations import stay_callable
 
 __all__ = ["job", "learned", "policies"]
 
-stay_callable(__name__)
+stay_callable(__name__)  # as the function antiphon.replay() of the previous version, with a warning

@@ -17,7 +17,7 @@ Sizes = SupportsIndex | str | Sequence[SupportsIndex | str]  # as people write t
 
 _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}  # how many of a unit are a second
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}  # unit of time -> its number in a second
 _BYTES_OF_TYPE = {
     **dict.fromkeys(
         ("i8", "u8", "int8", "uint8", "f8e4m3", "f8e5m2", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"), 1
@@ -30,7 +30,7 @@ _BYTES_OF_TYPE = {
 _NUMBER = r"\s*([0-9]+/0*[1-9][0-9]*|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
 _BARE = re.compile(r"\s*[0-9]+(/0*[1-9][0-9]*)?\s*")  # as `plain` writes a number into a file
 _MOST = 10**300  # below what a float can hold
-MOST_SIZES = 4096  # in one list
+MOST_SIZES = 4096  # sizes in one list
 _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
 
 
@@ -236,7 +236,7 @@ def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
     >>> ranks_text([0, 1, 2, 3, 6])
     '0-3,6'
     """
-    high_of: dict[int, int] = {}  # of each range by its first rank
+    high_of: dict[int, int] = {}  # last rank of each range, by its first rank
     low = high = -2  # not -1, of which rank 0 would be the next
     for rank in ranks:
         low, high = low if rank == high + 1 else rank, rank
@@ -272,7 +272,7 @@ def format_size(nbytes: int, family: str = "") -> str:
 
 def size_family(sizes: Iterable[int]) -> str:
     """Return the family of units that most of these sizes are whole in, or "" if neither is ahead."""
-    ahead = sum((size % 1000 == 0) - (size % 1024 == 0) for size in sizes if size)  # of decimal ones over binary ones
+    ahead = sum((size % 1000 == 0) - (size % 1024 == 0) for size in sizes if size)  # decimal sizes over binary ones
     return DECIMAL if ahead > 0 else BINARY if ahead < 0 else ""
 
 
@@ -280,7 +280,8 @@ def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, st
     """Write the two ends of a range from `start` to below `stop` (None: no end).
 
     One byte more than a round size is ">4MB" as the start, and "4MB" as the end, as the range has calls of 4 MB. The
-    round size itself is "4MB" at either end; as the end it is the start of the next range.
+    round size itself is "4MB" at either end; as the end it is the start of the next range. `family`: as for
+    `format_size`.
     """
     texts = [format_size(end, family) if end is not None else "-" for end in (start, stop)]
     for i, end in enumerate((start, stop)):

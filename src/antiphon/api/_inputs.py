@@ -46,7 +46,10 @@ def path_as_text(value: Any) -> Any:
 def collective(
     value: Any, topology: Topology, root: int | None = None, ranks: Any = None, mesh: Any = None
 ) -> Collective:
-    """Return a collective from an object, its name or its file; `root`, `ranks` and `mesh` only with a name."""
+    """Return a collective from an object, its name or its file; `root`, `ranks` and `mesh` only with a name.
+
+    `root`, `ranks` and `mesh` (the dimensions that process groups are taken along): as for `antiphon.collective`.
+    """
     from antiphon.core.collective import Collective
     from antiphon.select import collective as parse_collective
 
@@ -71,7 +74,8 @@ def plans(
 ) -> dict[str, Plan]:
     """Return all plans of a file, or of a result of `tune`, `frontier` or `load`, by collective; also of one plan.
 
-    Errors call the argument `name`. `on`: the machine of a file that names none. `dead`: as for `load_plans`.
+    Errors call the argument `name`. `on`: the machine of a file that names none. `dead`: failed links, cards and ranks,
+    for which a table's plans are chosen; None: those that $ANTIPHON_DEAD names, (): none.
     """
     from antiphon.core.plan import Plan
     from antiphon.formats.foreign import is_gpu_program_file
@@ -139,7 +143,7 @@ def verified_plans(value: Any, collective: str, use: str) -> dict[str, Plan]:
 def _refuse_wrong(plan: Plan, value: Any, use: str, op: str | None = None, dtype: str | None = None) -> None:
     """Raise Infeasible if a plan is wrong.
 
-    `value`: the argument, named in the message; `use`: as of `verified_plan`.
+    `value`: the argument, named in the message; the others: as of `verified_plan`.
     """
     from antiphon.select import check
 

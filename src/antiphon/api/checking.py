@@ -94,6 +94,7 @@ def check(
                 return [check_file(data, os.path.basename(name), rules, call)]
     verified = _inputs.verified_plan(plan, collective, use="checked")
     rows = check_plan(verified, rules, call)
+    # `file` is "" in a row that stands for schedules that cannot be written
     if not any(row["file"] for row in rows) and find_format(rules.format).can.replaces:
         with suppress(Unsupported):  # as `export` does, take runners-up for the schedules that cannot be written
             verified, notes = replace_unwritable(verified, rules.format, format_options(rules))

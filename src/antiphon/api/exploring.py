@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from antiphon.api._kinds import Path, PlanLike, ProfileLike, Size
     from antiphon.sweeps.results import SweepResult
 
-SIZES = "1KB:1GB"  # at which the plans of a file are priced
+SIZES = "1KB:1GB"  # the sizes at which the plans of a file are priced
 FRAME_HEIGHT = 800  # pixels, in notebooks
 
 
@@ -120,7 +120,7 @@ def explore(
         plans = {chosen.collective.kind: chosen}
     if not all(has_real_machine(each) for each in plans.values()):
         raise Invalid("result: its file names no machine; explore the plan (.json) that it was written from")
-    parameters = as_profile(profile) if profile is not None else None
+    loaded_profile = as_profile(profile) if profile is not None else None
     traced = None if trace is None else read_messages(trace)
     if traced is not None:
         if len(plans) > 1:
@@ -128,4 +128,4 @@ def explore(
         if size not in (None, traced.nbytes):
             raise Invalid(f"trace: is of {format_size(traced.nbytes)}; leave nbytes out")
         size = traced.nbytes
-    return Page(explorer_html(payload.plans_page(plans, sizes, size, model, parameters, traced), origin))
+    return Page(explorer_html(payload.plans_page(plans, sizes, size, model, loaded_profile, traced), origin))

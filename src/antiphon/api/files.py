@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from antiphon.formats.files import Files, Written
 
 T = TypeVar("T")
-HEAD_BYTES = 2**16  # of a file, in which its kind is looked for: more than comments before the first element
+HEAD_BYTES = 2**16  # beginning of a file in which its kind is looked for: longer than comments before the first element
 
 
 @overload

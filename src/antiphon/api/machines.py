@@ -92,9 +92,9 @@ def runtimes() -> list[Row]:
     Returns
     -------
     list of dict
-        A row per runtime: name, about, the library that is measured beside it, options, into how many slices it cuts
-        messages if the plan sets no pieces, and `missing`: the library or tool that is not installed here ("" if the
-        runtime is `available`).
+        A row per runtime: name, about, the library that is measured beside it, options, the number of slices into which
+        it cuts messages if the plan sets no pieces, and `missing`: the library or tool that is not installed here (""
+        if the runtime is `available`).
 
     Examples
     --------

@@ -427,14 +427,14 @@ def tune(  # noqa: PLR0913
     if logs is not None:
         from antiphon.runtimes.measure.library_logs import tune_from_logs
 
-        for name in [*race, *(["nbytes"] if nbytes is not None else [])]:
+        for name in [*race, *(["nbytes"] if nbytes is not None else [])]:  # the first one, if any, is the error
             raise Invalid(f"{name}: is for measuring, and logs= has the measurements; leave it out")
         return tune_from_logs(
             target, machine, logs, command=command, model=model or "alpha-beta", profile=profile, planners=planners,
             progress=progress, **options,
         )  # fmt: skip
     if "shortlisted" in race:
-        race["few"] = race.pop("shortlisted")
+        race["few"] = race.pop("shortlisted")  # the name of this parameter in the function that is called
     options |= race
     sizes: Any = ""  # the default of the function that is called
     if nbytes is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from antiphon.runtimes.engine.learned import LearnedLine
 
 
-MAX_SIZES = 64  # of one collective, for which plans are tuned; other sizes use the plan of the next smaller one
+MAX_SIZES = 64  # sizes of a collective for which plans are tuned; others use the plan of the next smaller one
 
 
 @public

@@ -119,7 +119,7 @@ def tune(  # noqa: PLR0913
     if measured_counts is not None and tuning.complete and tuning.plans:
         loss = measure_loss(tuning.plan, measured_counts, tuning.sizes[-1], tuning.model, profile)
         tuning = replace(tuning, counts=loss)
-    if not failures or not tuning.complete or not tuning.plans:
+    if not failures or not tuning.complete or not tuning.plans:  # not complete: Ctrl-C ended the search early
         return tuning
 
     def tune_again(broken: Topology) -> Tuning:
@@ -130,7 +130,9 @@ def tune(  # noqa: PLR0913
         linked = linked_ranks(broken)
         members = [rank for rank in ranks or range(broken.ranks) if rank in linked]
         reduced: dict[str, Any] = {"ranks": members, "root": root if root in members else None}
-        return find(target, broken, model=tuning.model, **options | (reduced if len(linked) < broken.ranks else {}))
+        if len(linked) < broken.ranks:
+            return find(target, broken, model=tuning.model, **options | reduced)
+        return find(target, broken, model=tuning.model, **options)  # all ranks still take part, as in the request
 
     return tune_failures(tuning, failures, tune_again)
 

@@ -64,6 +64,7 @@ def _predict_call(table: str, kind: str, ranks: int, schedule: str, nbytes: int)
         # `table` is ANTIPHON_TABLE of the job: files, separated by colons, which may have changed or gone meanwhile
         plans = [_inputs.plans(name).get(kind) for name in filter(os.path.isfile, table.split(":"))]
         for plan in filter(None, plans):
+            # a call without data has no prediction, and a plan for another number of ranks served none of these calls
             for entry in plan.entries if nbytes and len(plan.collective.members) == ranks else ():
                 if page_label(entry)[:_MAX_NAME] == schedule:
                     alone = Plan(

@@ -49,7 +49,8 @@ NAMES_ELSEWHERE = {
 _WRITE_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
-def _print_version(value: bool) -> None:  # typer calls it also where the option is not used, as the two below
+# typer calls these three functions in any case; False or "" means that the option is not used.
+def _print_version(value: bool) -> None:
     if value:
         print(f"antiphon {__version__}")
         raise typer.Exit
@@ -122,10 +123,11 @@ class _Reporter:
         command_path = context.command_path.strip() if context is not None else command_name
         message = error.format_message().rstrip(".")
         option_name = getattr(error, "option_name", None)
-        # an unknown option: click's other error with an option's name, for a missing or needless value, has no context
+        # Two of click's errors name an option. Only that for an unknown option has a context; that for a missing or
+        # needless value has none, and keeps click's words.
         if context is not None and option_name:
             message = _unknown_option(option_name, context.command)
-        if message.startswith("Usage:"):
+        if message.startswith("Usage:"):  # a group without a command: click's message is the help of the group
             self._emit("Usage", f"no command given (see {command_path} --help)", exit_code=2)
             print(error.format_message(), file=sys.stderr)
             return 2
@@ -167,6 +169,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     # words after "--" are the user's program (`lab run -- PROGRAM`)
     own_words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for previous, word in zip(["", *own_words], own_words, strict=False):
+        # two forms: `--name ""`, where `word` is empty and `previous` the option, and `--name=`
         option = previous if not word else word[:-1] if _EMPTY_OPTION.fullmatch(word) else ""
         if option.startswith("-"):
             raise Invalid(f"{option}: its value is empty; give a value or leave the option out")
@@ -208,7 +211,7 @@ def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     except BaseException as error:
         signals.raises_interrupt = False
         return _report(error, command, reporter)
-    if code == StoppedEarly.exit_code:  # typer may turn Ctrl-C into this code
+    if code == StoppedEarly.exit_code:  # typer may return this code for Ctrl-C instead of raising KeyboardInterrupt
         return reporter.stop()
     return code if isinstance(code, int) else 0
 

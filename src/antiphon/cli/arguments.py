@@ -32,7 +32,10 @@ from antiphon.units import parse_ranks, parse_seconds
 
 
 def old_option(option: str, new: str, *names: str) -> Any:
-    """Declare an option of the previous version, hidden from the help; using it prints `new`, the spelling now."""
+    """Declare an option of the previous version, hidden from the help; using it prints `new`, the spelling now.
+
+    `names`: further names of the old option.
+    """
 
     def warn(value: Any) -> Any:
         if value not in (None, ""):
@@ -49,7 +52,7 @@ def output_option(command: str) -> Any:
 
 def check_order(context: typer.Context, topo: str) -> str:
     """Check that COLL and TOPO were not swapped: Invalid, with the right command, if TOPO is a collective's name."""
-    # the parameter of this command that stands before TOPO, by whichever of its names
+    # the argument before TOPO, which commands name differently
     coll = next((str(value) for name, value in context.params.items() if name in ("coll", "subject", "file")), "")
     if kind_named(topo) and coll and not kind_named(coll.partition(":")[0]) and coll != "all":
         raise Invalid(f"the collective comes first: {context.command_path} {topo} {coll}")
@@ -221,6 +224,7 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
         if key not in keys:
             raise unknown(f"option of runtime {name}", key, keys)
     if "timeout" in options:
+        # bare: a number without a unit is in seconds
         options["timeout"] = parse_seconds(options["timeout"], f"{label}: timeout", bare=True)
     if "hybrid" in options:  # of the GPU kernel: links that the plan leaves idle carry some of the data
         options["hybrid"] = parse_yes(options["hybrid"], f"{label}: hybrid")

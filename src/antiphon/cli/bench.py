@@ -49,6 +49,7 @@ Dtypes = Annotated[
     str, typer.Option("-d", "--dtype", metavar="TYPES", help="data types: float32, bfloat16,int8, ... or all")
 ]
 Ops = Annotated[str, typer.Option("--op", metavar="OPS", help="operators: sum, prod, min, max, avg; several, or all")]
+# MIAD: multiplicative increase, additive decrease of the size of a piece (cost/miad.py)
 MiadOption = Annotated[bool, typer.Option("--miad", help="find the best number of pieces for each size by measuring")]
 FitFile = Annotated[
     Path | None,
@@ -143,8 +144,8 @@ def _measure(
             rows.append(row)
             place = " in place" if row["in_place"] else ""
             text = f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']}{place} is done"
-            tell(text)  # on a terminal
-            log.tell(text)  # elsewhere
+            tell(text)  # printed on a terminal only
+            log.tell(text)  # printed elsewhere only
 
         try:
             measure_plans(plans, sizes, progress=add_row, **options)

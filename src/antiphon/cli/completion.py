@@ -104,7 +104,7 @@ def word_table(application: Any) -> dict[str, str]:
                 *(flags or [_kind_of_word(path, flag="", metavar=parameter.metavar)]),
             )
             for flag in flags if not getattr(parameter, "is_flag", False) else ():
-                long_flag = flags[-1]  # as in _KIND_BY_OPTION
+                long_flag = flags[-1]  # the spelling that _KIND_BY_OPTION has
                 table[f"value {path}".strip() + f" {flag}"] = _kind_of_word(path, long_flag, parameter.metavar)
         add(f"options {path}", "--json", "--help", "-h")
     return table | {f"names {kind}": " ".join(names) for kind, names in _names_by_kind().items()}
@@ -114,7 +114,8 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     """Yield all commands with their words; the nameless command of a group has the words of the group."""
     yield path, command
     for name, subcommand in getattr(command, "commands", {}).items():
-        if subcommand.hidden and not path:  # an old spelling
+        # hidden are old spellings, at the top level, and the nameless command of a group
+        if subcommand.hidden and not path:
             continue
         yield from _commands(path if subcommand.hidden else f"{path} {name}".strip(), subcommand)
 

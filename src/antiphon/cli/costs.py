@@ -34,7 +34,7 @@ SimulationModel = Annotated[
     ),
 ]  # fmt: skip
 NEEDS_SIZES = "--nbytes is missing: give a size or a range, such as --nbytes 64MiB or --nbytes 1KB:1GB"
-PUBLISHED = f"{CALIBRATED} published times on"
+PUBLISHED = f"{CALIBRATED} published times on"  # replaces CALIBRATED, behind which a basis names the hardware
 MAX_LISTED = 12  # hops of the critical path, or sizes
 SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 

@@ -34,6 +34,7 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     summary = f"{counts}; {processors['allowed']} hardware threads{memory}"
     # workflows that work here come first, and one works everywhere (checking logs)
     lines = paragraph(one_line(f"{summary}. Try first: {workflows[0]['route']}"), first="", rest="  ")
+    # the commands of workflows on processors name this machine by a stand-in of the catalogue
     if name := re.search(r"full:ranks=(\d+)", str(workflows)):
         lines += ["", *paragraph(f"{name[0]} stands for this machine: {name[1]} ranks, each linked to every other", "")]
     for number, row in enumerate((row for row in workflows if row["works"]), 1):

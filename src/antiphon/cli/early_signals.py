@@ -14,7 +14,9 @@ from os import write as _write
 def _is_the_command() -> bool:
     """Return whether this process is the command line, started by its script or by `python -m antiphon`."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if name == "-m":  # Python looks for the module, whose name stands before the arguments
+    # In `python -m antiphon tune`, sys.argv is ["-m", "tune"] while Python looks for the module; sys.orig_argv has its
+    # name before "tune", as "antiphon" or "-mantiphon".
+    if name == "-m":
         name = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
     return name.rpartition("/")[2] == "antiphon"
 
@@ -35,9 +37,8 @@ def _end_process(number: int, frame: object) -> None:
 
 _IS_ENDING = False
 _PROCESS = getpid()
-if (
-    _is_the_command()
-):  # until `cli.signals` installs its handlers; a signal that is ignored (background jobs) remains ignored
+# These handlers serve until `cli.signals` installs its own. A signal that is ignored (background jobs) remains ignored.
+if _is_the_command():
     for _number, _usual in ((_signal.SIGINT, _signal.default_int_handler), (_signal.SIGTERM, _signal.SIG_DFL)):
         if _signal.getsignal(_number) == _usual:
             _signal.signal(_number, _end_process)

@@ -76,7 +76,10 @@ class WithProgram(typer.core.TyperCommand):
 
 
 class WithFileList(typer.core.TyperCommand):
-    """A command with `--from A.json B.json`: all words up to the next option are files."""
+    """A command with `--from A.json B.json`: all words up to the next option are files.
+
+    typer gets `--from A.json --from B.json`.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words: list[str] = []

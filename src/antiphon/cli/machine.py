@@ -55,7 +55,7 @@ from antiphon.units import exact, format_bandwidth, format_seconds, format_size,
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     """Return the bounds on steps and bandwidth with their witnesses; then those without the help of switches."""
     rate = f"at most {format_bandwidth(limits.bytes_per_second)} algbw" if limits.bytes_per_second else "unlimited"
-    share = Fraction(target.input_weight, target.buffer_weight)  # of nbytes, in the greatest input of a rank
+    share = Fraction(target.input_weight, target.buffer_weight)  # the greatest input of a rank over nbytes
     input_text = "nbytes" if share == 1 else f"({share} nbytes)"
     ratio_text = f"R/C: rounds per chunk; time = R/C * {input_text} / ({format_bandwidth(machine.unit)}, a unit link)"
     lines = [
@@ -64,11 +64,11 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
         f"  bandwidth: {rate} (R/C = {limits.inverse})",
         *paragraph(ratio_text, first=LABEL_INDENT, rest=LABEL_INDENT),
     ]
-    unaided = limits.unaided
+    unaided = limits.unaided  # None if no switch can help
     for line in limits.describe(machine, target):
         lines += paragraph(line, first="  because    ", rest=LABEL_INDENT)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
-        # not unlimited: then the bound with the help of switches would be unlimited, too, and equal
+        # it is limited: else the bound with the help of switches would be unlimited, too, so that both were equal
         assert unaided.bytes_per_second is not None
         rate = f"{format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
         lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", first="", rest=LABEL_INDENT)
@@ -311,7 +311,7 @@ def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
     for kind, items_of_kind in names.items():
         joined = ",".join(items_of_kind)
         options[f"drop_{kind}"] = parse_ranks(joined, "--drop ranks") if kind == "ranks" else joined
-    share = re.fullmatch(r"(?:(\w+):)?([^=:]+%)=(.+)", slow)
+    share = re.fullmatch(r"(?:(\w+):)?([^=:]+%)=(.+)", slow)  # 2%=0.5 or links:2%=0.5: what is left of a random share
     if share is None:
         return options | ({"slow": slow} if slow else {})
     kind, percentage, remaining = share.groups()

@@ -21,7 +21,7 @@ from antiphon.show.words import library_name, options_text, stopped_text
 from antiphon.units import format_ends, format_size, size_family
 
 Row = Mapping[str, Any]
-# columns that a narrow terminal leaves out, first to last
+# columns that a narrow terminal leaves out, first to last; times are in us or in ms
 LEAST_USEFUL = ("at", "library us", "library ms", "ours us", "ours ms", "speedup")
 
 

@@ -62,7 +62,8 @@ MOVED: tuple[tuple[str, str, str | None, dict[str, str]], ...] = (
 )
 # Options of nccl-tests for sizes, now --nbytes BEGIN:END:FACTOR: the position of each in that text
 SIZE_OPTIONS = {"-b": 0, "--begin": 0, "-e": 1, "--end": 1, "-f": 2, "--factor": 2}
-MEASUREMENTS = [["bench", name] for name in ("genmodel", "loggp", "micro")]  # commands without these
+# Commands of `bench` that have none of these options of nccl-tests
+MEASUREMENTS = [["bench", name] for name in ("genmodel", "loggp", "micro")]
 DEFAULT_SIZES = ["1KB", "16MB", "4"]  # BEGIN, END, FACTOR
 
 

@@ -18,7 +18,7 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.show.pictures.png import check_png, png_of
 from antiphon.units import format_seconds
 
-# What a command writes with -o; a name without an ending gets the first
+# The kinds of files that a command writes with -o; a file's ending decides its kind, a name without one is of the first
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "topology show": ("machine", "picture"),
     "topology probe": ("machine",),
@@ -42,7 +42,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "trace read": ("plan",),
     "store get": ("plan",),
 }
-# The endings of their names, and of files that other options name; .json if not listed. All may add .gz.
+# The endings of each kind, and of files that other options name; .json if not listed. All may add .gz.
 ENDINGS: Mapping[str, tuple[str, ...]] = {
     "picture": (".svg", ".png"), "--heatmap": (".svg",), "report": (".html",), "page": (".html",),
     "rows": (".csv", ".parquet"), "measurements": (".csv",), "--fit": (".csv",),

@@ -1,4 +1,4 @@
-"""Helpers of long-running commands: options for planners, and progress on stderr.
+"""Progress of long-running commands on stderr.
 
 On a terminal progress is one line that is overwritten (`progress`). In a log (stderr is no terminal) it is a line per
 candidate, or the last line repeated every few seconds (`repeat_in_log`).

@@ -25,7 +25,7 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
     if not sys.stderr.isatty():
         from antiphon.select.ledger import BEST_SO_FAR
 
-        # a text with these words tells the first result
+        # a text with these words reports the first result
         with repeat_in_log(print_at_once=BEST_SO_FAR) as print_line:
             yield lambda done, total, text: print_line(progress_line(done, total, text))
         return

@@ -1,8 +1,9 @@
 """The command `reproduce`: compute the tables and figures of papers again, beside the published values.
 
 A row has the `published` and `ours` figures of one name: a point (C, S, R) as a dictionary, a frontier as a list of
-points, or other figures by name; None if there are none. It also has `seconds` (CPU time), `engine`, `note`,
-`deviation` (why it differs; "" if it does not), and `ok`: True if it is reproduced, None if in shape only, else False.
+points, or other figures by name; None if there are none. It also has `seconds` (CPU time), `engine` (the method that
+computed ours), `note`, `deviation` (why it differs; "" if it does not), and `ok`: True if it is reproduced, None if in
+shape only, else False.
 """
 
 from __future__ import annotations

@@ -51,7 +51,10 @@ def choice_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _choice_text(choice: Mapping[str, Any]) -> str:
-    """Return a launch configuration of the GPU engine as text. `tables`: the variant of the kernel; "plain": the usual.
+    """Return a launch configuration of the GPU engine as text.
+
+    `rounds`: slices of the data of a thread block, one after another. `tables`: the variant of the kernel; "plain": the
+    usual one.
 
     >>> _choice_text({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
     'one kernel, 8 lanes, 4 rounds'

@@ -76,7 +76,7 @@ def _plan_text(plan: Plan) -> str:
 
 
 def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table of the collectives that each rank calls."""
+    """Return a table of the collectives that each rank calls. `node`: the call's number in the trace of its rank."""
     if not rows:
         return ["no collectives"]
     head = ["rank", "node", "collective", "nbytes", "group", "members"]

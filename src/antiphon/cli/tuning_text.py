@@ -61,7 +61,7 @@ def tuning_text(tuning: Tuning, explain: bool = False, *, origin: str = "", is_s
 
 
 def _counts_lines(tuning: Tuning) -> list[str]:
-    """Return what the plan for the average counts loses at measured counts, and at most at any."""
+    """Return the gaps that the plan for the average counts has at measured counts, and its greatest loads at any."""
     loss = tuning.counts
     if loss is None:
         return []
@@ -76,9 +76,9 @@ def _counts_lines(tuning: Tuning) -> list[str]:
 
 
 def _failure_lines(tuning: Tuning) -> list[str]:
-    """Return a table of single failures, in one row those that leave isomorphic machines.
+    """Return a table of single failures; those that leave isomorphic machines share a row.
 
-    Its figure is the time at the greatest size over that of the intact machine.
+    Its figures are slowdowns: the time at the greatest size over that of the intact machine.
     """
     if not tuning.failures:
         return []
@@ -93,6 +93,7 @@ def _failure_lines(tuning: Tuning) -> list[str]:
     if any(cell.endswith("x") for row in rows for cell in row[2:]):
         lines += paragraph(f"x: time at {format_size(tuning.sizes[-1])} over that of the intact machine")
     has_wires = any(kind.bandwidth > tuning.topology.unit for kind in tuning.topology.types)
+    # the failed link is named as 0-3; one of its unit links would be 0-3:1
     if has_wires and any(CUT_OFF in row and "-" in row[0] and ":" not in row[0] for row in rows):
         lines += paragraph("a link fails both ways, with all its unit links; --failures wires: one at a time")
     return lines
@@ -181,6 +182,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     """
     # in the order of the columns; the text for speedup follows below
     ranges = [r for tuning in tunings for r in tuning.ranges]
+    # the first sentence states the gaps and speedups of all sizes; do they go beyond those of the rows?
     covers_more = any((r.largest_gap, r.largest_speedup) != (r.gap, r.speedup) for r in ranges if not r.served_by)
     coverage = " (in the first sentence: all)" if covers_more else ""
     texts = {"from, to": "", "#2": "", "at": f"size that the figures are for, the largest evaluated{coverage}"}

@@ -34,7 +34,7 @@ from antiphon.registry import table as registered  # `table` is a module of this
 from antiphon.units import Sizes, parse_size, parse_sizes
 
 ProfileLike = Profile | str | os.PathLike[str] | None
-MAX_PATH_MESSAGES = 1000  # of a critical path that `simulate` returns
+MAX_PATH_MESSAGES = 1000  # messages of a critical path that `simulate` returns
 MESSAGE_MODEL = "critical-path"  # a model that prices single messages instead of steps
 
 
@@ -47,7 +47,11 @@ def prepare(
     options: Mapping[str, Any] | None = None,
     cuts: Cuts | None = None,
 ) -> Predictor:
-    """Prepare a model, by name, for one schedule on one topology; `cuts`: how a runtime splits messages."""
+    """Prepare a model, by name, for one schedule on one topology.
+
+    `profile`: figures that replace nominal ones, as for `as_profile`. `options`: those of the model beside the ones in
+    its name. `cuts`: how a runtime splits messages; None: not at all.
+    """
     entry, named_options = model_of(model)
     arguments = {"profile": as_profile(profile), **named_options, **(options or {})}
 
@@ -91,13 +95,13 @@ def predict(plan: Plan, nbytes: Sizes, *, model: str = "", profile: ProfileLike 
     """
     loaded_profile = as_profile(profile)
     model = model or usual_model(plan.topology, loaded_profile, wanted=(plan.collective,))
-    ready: dict[int, Predictor] = {}
+    predictors: dict[int, Predictor] = {}  # by the id of the plan's entry
     rows = []
     for size in parse_sizes(nbytes):
         entry = plan.at(size)
-        if id(entry) not in ready:
-            ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
-        prediction = ready[id(entry)](size)
+        if id(entry) not in predictors:
+            predictors[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
+        prediction = predictors[id(entry)](size)
         basis = basis_of(prediction, loaded_profile)
         rows.append({**row_of(plan, size, prediction), "model": model, "rests_on": basis})
     return rows
@@ -117,16 +121,16 @@ def simulate(
     entry: Entry = plan.at(size)
     loaded_profile, requested_model = as_profile(profile), model
     model = model or usual_model(plan.topology, loaded_profile, MESSAGE_MODEL, wanted=(plan.collective,))
-    ready = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
-    traced, model_name = ready, model
-    if trace and not requested_model and not hasattr(ready, "events"):
+    predictor = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
+    traced, model_name = predictor, model  # the predictor that gives the trace, and its model
+    if trace and not requested_model and not hasattr(predictor, "events"):
         # the usual model may be `calls`, which gives no events where switches reduce
         model_name = MESSAGE_MODEL
         traced = prepare(model_name, entry.schedule, plan.topology, profile=loaded_profile)
     if trace and not hasattr(traced, "events"):
-        able = [name for name, other in sorted(registered("model").items()) if other.can.trace]
-        raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
-    prediction = ready(size)
+        tracing_models = [name for name, entry in sorted(registered("model").items()) if entry.can.trace]
+        raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(tracing_models)}")
+    prediction = predictor(size)
     path = prediction.critical_path
     row = {
         **row_of(plan, size, prediction),

@@ -21,12 +21,13 @@ def as_cut(make: Callable[[Schedule], Predictor], schedule: Schedule, cuts: Cuts
     cutting = None if cuts is None else Cutting(schedule, cuts)
     if cutting is None or cutting.cuts_nothing:
         return make(schedule)
-    ready: dict[tuple[int, ...] | None, Predictor] = {None: make(schedule)}
+    # by the pieces of each message; None: no message is split
+    predictors: dict[tuple[int, ...] | None, Predictor] = {None: make(schedule)}
 
     def predict(nbytes: int) -> Prediction:
         pieces = cutting.pieces(nbytes)
-        if pieces not in ready:  # many sizes are split alike
-            ready[pieces] = make(cutting.at(nbytes))
-        return ready[pieces](nbytes)
+        if pieces not in predictors:  # many sizes are split alike
+            predictors[pieces] = make(cutting.at(nbytes))
+        return predictors[pieces](nbytes)
 
     return predict

@@ -134,18 +134,18 @@ def places_named(topology: Topology, name: str) -> Longs:
     number_of: dict[str, int] = {}
     place_numbers = []
     for place in topology.places[: topology.ranks]:
-        components = place.split("/")[:-1]
+        components = place.split("/")[:-1]  # without the last one, which is the rank itself
         at = next((i for i, component in enumerate(components) if component.rstrip("0123456789") == name), None)
         if name and at is None:
             place_numbers.append(-1)
             continue
-        path = "/".join(components[: at + 1]) if name and at is not None else ""  # of the place; "": that of all ranks
+        path = "/".join(components[: at + 1]) if name and at is not None else ""  # "": the place of all ranks
         place_numbers.append(number_of.setdefault(path, len(number_of)))
     return np.array(place_numbers, np.int64)
 
 
 class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A level in a profile's file."""
+    """A level in a profile's file; fields as in `Level`."""
 
     within: str = ""
     sizes: list[float] | float = 1
@@ -158,7 +158,7 @@ class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The value of "loggp" in a profile's file."""
+    """The value of "loggp" in a profile's file; fields as in `LogGP`."""
 
     levels: list[LevelRow]
     device_radix: int | None = 1

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import Invalid
 
-FINALISTS, FINAL_ROUNDS = 3, 3  # best sizes that are run again; rounds of `repeats` runs until then, with the first
-ALIGN = 256  # bytes, of which sizes between the smallest and the largest are multiples
+FINALISTS = 3  # number of best sizes that are run again at the end
+FINAL_ROUNDS = 3  # rounds of `repeats` runs that each of these has then had, including the first one
+ALIGN = 256  # bytes; all sizes but the smallest and the largest are multiples of it
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Miad:
     repeats: int = 5
     tolerance: float = 0.02  # of throughput, relative
     patience: int = 2
-    settled: bool = field(default=False, init=False)
+    settled: bool = field(default=False, init=False)  # True: the size that `next` returns is final
     medians: dict[int, float] = field(default_factory=dict, init=False)  # throughput by size, in runs per second
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_
 
 FORMAT, VERSION = "antiphon-profile", 1
 MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # bytes per second that a rank copies or combines locally; an assumption
-MAX_FACTOR = 1000  # of bandwidth_factor, which is at least 1 / MAX_FACTOR
+MAX_FACTOR = 1000  # greatest bandwidth_factor; the least is 1 / MAX_FACTOR
 MAX_FIELDS = 2**14  # of a file
 MAX_SECONDS_PER_BYTE = 1.0  # no real machine is slower
 MAX_SENDERS = 2**31  # w_t is less

@@ -56,7 +56,7 @@ class Events:
     start: Floats  # per message
     landed: Floats  # per message, when it has arrived
     use_start: Floats  # per use of a link or limit by a message (`paths.use_message`): when the turn begins
-    use_end: Floats
+    use_end: Floats  # ... and ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     for number in chain:
         facts[number]["critical"] = True
     intervals = zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True)
-    traced_messages = [
+    traced_messages = [  # with the same interval at the sender and at the receiver
         TracedMessage(when, when, about, "critical" in about) for when, about in zip(intervals, facts, strict=True)
     ]
     write_ranks(writer, traced_messages)

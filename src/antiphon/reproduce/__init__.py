@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.deprecations import stay_callable
 
-stay_callable(__name__)
+stay_callable(__name__)  # as the function antiphon.reproduce() of the previous version, with a warning
 
 
 def names() -> list[dict[str, str]]:

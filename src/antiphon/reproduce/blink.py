@@ -44,8 +44,9 @@ BOXES = ("dgx1v", "dgx1p")
 KINDS = ("broadcast", "allreduce")
 UNIQUE_ALLOCATIONS = {"dgx1v": 46, "dgx1p": 14}  # allocations up to renumbering (5.2)
 RATE_LOSS = Fraction(1, 20)  # share of the optimal rate that Blink gives up for fewer trees (3.2.1)
-MIN_SHARE = 1 - RATE_LOSS  # of the optimum
-# machine, GPUs, number of rings of NVLinks (one used both ways counts twice), pairs of GPUs with unused links, place
+MIN_SHARE = 1 - RATE_LOSS  # share of the optimal rate that Blink must reach
+# machine, GPUs, number of rings of NVLinks (one used both ways counts twice), number of pairs of GPUs whose NVLinks are
+# in no ring (None: not stated), where the paper states them
 RING_CASES = (
     ("dgx1p", "013", 2, 0, "Figure 2(a)"),
     ("dgx1p", "014", 0, None, "Figure 2(b)"),
@@ -56,7 +57,7 @@ RING_CASES = (
 EPSILONS = (0.2, 0.1, 0.05, 0.02)  # precision of multiplicative weights; at 0.3 only 11 trees are left, at 0.5 4
 GIGABITS = (40, 100, 200, 400, 600, 800)  # networks of Figure 22(b), in Gbit/s
 KNEE_GBITS = 300  # Gbit/s from which NVLinks are the bottleneck: "~300Gbps" (5.4)
-MIN_NETWORK_SHARE = Fraction(9, 10)  # of the network: "keeps up with it"
+MIN_NETWORK_SHARE = Fraction(9, 10)  # share of the network's bandwidth from which a plan "keeps up with it"
 
 
 # ---- counts ----
@@ -93,14 +94,15 @@ def _allocation_rows() -> Iterator[Row]:
 
 def _ring_rows() -> Iterator[Row]:
     """Count rings in the allocations of the paper's figures."""
-    for name, gpus, count, idle, where in RING_CASES:
+    for name, gpus, count, unused_pairs, where in RING_CASES:
         job = allocation(topology(name), map(int, gpus))
         packing = pack_rings(job.machine)
         ours = {"rings": len(packing.cycles), "unused": len(_unused_links(job.machine, packing))}
-        published = {"rings": count, "unused": idle} if idle is not None else {"rings": count}
+        published = {"rings": count, "unused": unused_pairs} if unused_pairs is not None else {"rings": count}
         rate, _ = rate_bound(job.machine, "broadcast")
         yield row(
-            f"{name} {job.name}, rings", published, ours if idle is not None else {"rings": len(packing.cycles)},
+            f"{name} {job.name}, rings", published,
+            ours if unused_pairs is not None else {"rings": len(packing.cycles)},
             packing.optimal and published.items() <= ours.items(),
             note=f"{where}; a broadcast over trees has rate {rate}", engine="packing of rings",
         )  # fmt: skip
@@ -127,7 +129,7 @@ def _weight_rows() -> Iterator[Row]:
     box = topology("dgx1v")
     machine = directed_machine(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, root=0, epsilon=epsilon) for epsilon in EPSILONS}
-    default_packing = packings[0.05]  # with `packed` trees before minimising, and `trees` after
+    default_packing = packings[0.05]  # `packed`: number of trees before minimising; `trees`: those after it
     is_near_optimum = all(
         packing.packed_rate >= (1 - Fraction(str(epsilon))) * packing.optimum for epsilon, packing in packings.items()
     )

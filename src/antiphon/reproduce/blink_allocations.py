@@ -17,7 +17,7 @@ from antiphon.core.reshape import keep
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
 
-SIZES = range(3, 9)  # of Figures 14 to 17
+SIZES = range(3, 9)  # numbers of GPUs in Figures 14 to 17
 
 
 @dataclass(frozen=True, eq=False)

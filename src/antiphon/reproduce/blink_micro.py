@@ -37,7 +37,7 @@ def micro() -> Iterator[Row]:
     for pattern in select_patterns():
         by_size = {size: _busiest_throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
         busiest[pattern.title] = by_size[LARGE]
-        # bytes per second, and from how many bytes on: LARGE is enough for all
+        # bytes per second, and the bytes from which the paper reaches them: LARGE is enough for all
         published, _ = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
         if published is None:
             continue
@@ -72,6 +72,7 @@ def _is_falling(rates: Sequence[float]) -> bool:
 def _busiest_throughput(pattern: Pattern, machine: Topology, link_bytes: int) -> float:
     """Return the bytes per second of the busiest link when it carries `link_bytes` bytes."""
     plan = plan_on(pattern, machine)
+    # the largest buffer is `buffer_weight` blocks, of which the busiest link carries `busiest`
     nbytes = link_bytes * plan.collective.buffer_weight // pattern.busiest
     schedule = plan.at(nbytes).schedule
     verify(schedule, machine).or_raise()

@@ -23,7 +23,7 @@ from antiphon.core.verify import verify
 from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack_cycles
 
 Planner = Callable[..., Iterator[Schedule]]
-PCIE = Fraction(1, 2)  # of a link: the rate of a ring over PCIe (5.1)
+PCIE = Fraction(1, 2)  # rate of a ring over PCIe, in links (5.1)
 
 
 def collective_from_rank_0(kind: str, ranks: int) -> Collective:

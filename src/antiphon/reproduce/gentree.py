@@ -59,7 +59,7 @@ from antiphon.topologies import topology
 
 PLAIN_MODEL = "alpha-beta"
 CELLS = 30  # cells of Table 6 for hierarchical networks without ACPS
-MIN_EQUAL_CELLS = 24  # of these must agree
+MIN_EQUAL_CELLS = 24  # if as many of these agree, and all cells of one switch, at least the trend is reproduced
 PIECE_COUNTS = (1, 2, 4, 8, 16)  # pieces that are tried
 BOX = 8  # GPUs of a server
 LARGE_SIZES = ("3.2e7", "1e8", "3.2e8")  # floats; sizes at which latency hardly counts

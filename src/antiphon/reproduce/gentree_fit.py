@@ -55,7 +55,8 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
     scale = np.where(ratios.max(axis=0) > 0, ratios.max(axis=0), 1.0)
     ratios /= scale
     ones = np.ones((len(ratios), 1))
-    # Unknowns: the scaled parameters, then e. Minimise e subject to ratios @ x - e <= 1 and -ratios @ x - e <= -1.
+    # Unknowns: the scaled parameters, then e. Minimise e subject to ratios @ x - e <= 1 and -ratios @ x - e <= -1; by
+    # default no unknown of linprog is negative.
     solution = linprog(
         [0.0] * len(terms) + [1.0],
         A_ub=np.block([[ratios, -ones], [-ratios, -ones]]), b_ub=np.concatenate([ones, -ones])[:, 0],

@@ -28,7 +28,7 @@ ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"
 
 
 def verified_plan(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
-    """Return a verified allreduce by a planner."""
+    """Return a verified allreduce by a planner. `nbytes`: plan for this size; None: for any. `options`: its own."""
     schedule = next(iter(planner(Request(machine, Collective("allreduce", machine.ranks), nbytes), **options)))
     verify(schedule, machine).or_raise()
     return schedule
@@ -63,7 +63,10 @@ def predict_times(
     schedule: Schedule | Mapping[str, Schedule], machine: Topology, sizes: Mapping[str, int], model: str,
     profile: Profile | str | None = TABLE5,
 ) -> Times:  # fmt: skip
-    """Return the predicted seconds for each size (in floats), by one schedule or by one for each size."""
+    """Return the predicted seconds for each size (in floats), by one schedule or by one for each size.
+
+    `profile`: one, or the name of a shipped one; None: nominal figures count.
+    """
     if isinstance(schedule, Schedule):
         predict = prepare(model, schedule, machine, profile=profile)
         predictions = {size: predict(FLOAT * floats) for size, floats in sizes.items()}

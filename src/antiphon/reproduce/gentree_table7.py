@@ -74,14 +74,14 @@ def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
 def compare_cells(deviations: Sequence[float]) -> Row:
     """Return the row on the number of our times on one switch that agree. `deviations`: relative to the published
     times."""
-    close = sum(all_near([deviation], CLOSE) for deviation in deviations)
+    close_cells = sum(all_near([deviation], CLOSE) for deviation in deviations)
     ours = {
         "cells": len(deviations),
         "within_4_percent": sum(all_near([deviation]) for deviation in deviations),
-        "within_3_percent": close,
+        "within_3_percent": close_cells,
     }
     # MIN_CLOSE in proportion, if only one of the two networks is compared
-    ok = all_near(deviations, NEAR) and close >= MIN_CLOSE * len(deviations) // CELLS_ON_ONE_SWITCH
+    ok = all_near(deviations, NEAR) and close_cells >= MIN_CLOSE * len(deviations) // CELLS_ON_ONE_SWITCH
     return row(
         "networks of one switch, all cells", {"cells": len(deviations)}, ours, ok,
         note="Table 5 as printed, nothing fitted",

@@ -5,8 +5,8 @@ NCCL. We plan and verify the paper's algorithms, predict their times (SCCL's by 
 `calls`), and divide NCCL's time by the model of NCCL by them. Both sides use the same launch costs, protocols and wire
 efficiencies of V100s, calibrated by published tables of nccl-tests. For GPUs without calibration only bandwidths are
 compared. Numbers such as 5.5.1 in notes are sections of the paper; `engine` of a row names what computed our figures.
-The first arguments of `row` are name, published figures, ours, and whether they agree, which `agreement` derives from
-whether the figures do, and whether at least the trend does.
+The first arguments of `row` are name, published figures, ours, and whether they agree. `agreement` derives the last
+from whether our figures are near the published ones (`holds`), and whether at least the trend agrees.
 """
 
 from __future__ import annotations
@@ -125,17 +125,19 @@ def _figure_4(curves: Mapping[Line, Curve]) -> Iterator[Row]:
             note="Figure 4, drawn only",
         )  # fmt: skip
     # both lowerings of one algorithm at the largest size
-    pushed, copied = curves[(6, 7, 7), STEPS][SIZES[-1]], curves[(6, 7, 7), COPIES][SIZES[-1]]
-    gain = copied / pushed
-    exact = is_near(gain, COPIES_OVER_KERNELS)
+    by_kernels, by_copies = curves[(6, 7, 7), STEPS][SIZES[-1]], curves[(6, 7, 7), COPIES][SIZES[-1]]
+    gain = by_copies / by_kernels
+    holds = is_near(gain, COPIES_OVER_KERNELS)
     yield row(
         "DGX-1 allgather (6, 7, 7), copies over kernels, 1 GB", {"speedup": COPIES_OVER_KERNELS},
-        {"speedup": round(gain, 3)}, agreement(exact, gain > 1), engine="lowering",
+        {"speedup": round(gain, 3)}, agreement(holds, gain > 1), engine="lowering",
         note="4: copy engines have about 10 % more bandwidth on NVLink",
-        deviation=None if exact else "copy engines reach 96.9 % of a link here, kernels by Simple 85.7 %",
+        deviation=None if holds else "copy engines reach 96.9 % of a link here, kernels by Simple 85.7 %",
     )  # fmt: skip
-    slow = curves[(6, 7, 7), COPIES][SIZES[0]] < curves[(6, 7, 7), STEPS][SIZES[0]]
-    yield claim("DGX-1 allgather (6, 7, 7), copies slower for small sizes", slow, note="4: higher initial alpha cost")
+    is_slower = curves[(6, 7, 7), COPIES][SIZES[0]] < curves[(6, 7, 7), STEPS][SIZES[0]]
+    yield claim(
+        "DGX-1 allgather (6, 7, 7), copies slower for small sizes", is_slower, note="4: higher initial alpha cost"
+    )
 
 
 def _basis_of(library: LibraryModel, kind: str, ours: Sequence[Predictor]) -> str:
@@ -182,23 +184,23 @@ def blink_figures() -> Iterator[Row]:
     much less bandwidth an allreduce has than a broadcast. Last the share of a training step that trees save.
     """
     share, link = _nvlink_costs()
-    boxes = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}
+    allocations = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}
     for (name, kind), (greatest, mean, figure) in BLINK_SPEEDUPS.items():
-        speedups = summarize([speedup(allocation.machine, kind) for allocation in boxes[name]])
-        exact = is_near(speedups["max"], greatest) and is_near(speedups["mean"], mean)
+        speedups = summarize([speedup(allocation.machine, kind) for allocation in allocations[name]])
+        holds = is_near(speedups["max"], greatest) and is_near(speedups["mean"], mean)
         yield row(
             f"{name} {kind} over NCCL", {"max": greatest, "mean": mean},
             {"max": speedups["max"], "mean": speedups["mean"]},
-            agreement(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
+            agreement(holds, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
             note=f"5.2, {figure}: up to {greatest:g} times, {mean:g} in the geometric mean; "
             + ("calibrated by v100: " + SAME_COSTS if name == "dgx1v" else "P100s are not calibrated"),
-            deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1); where "
+            deviation=None if holds else "rings that leave NVLink are taken to get half a link of PCIe (5.1); where "
             "the paper's greatest speedup exceeds ours they got less, and Blink gained by its chunks, too",
         )  # fmt: skip
-    yield from _allreduce_loss_row(boxes["dgx1v"], link * share)
+    yield from _allreduce_loss_row(allocations["dgx1v"], link * share)
     yield _allreduce_over_broadcast_row()
-    yield _training_row(boxes["dgx1v"])
-    yield _step_row(boxes["dgx1v"])
+    yield _training_row(allocations["dgx1v"])
+    yield _step_row(allocations["dgx1v"])
 
 
 def _nvlink_costs() -> tuple[float, float]:
@@ -207,12 +209,12 @@ def _nvlink_costs() -> tuple[float, float]:
     return library_here(box).costs.gpu.share["simple"], float(box.unit)
 
 
-def _allreduce_loss_row(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
+def _allreduce_loss_row(allocations: Sequence[Allocation], link: float) -> Iterator[Row]:
     """Compare the GB/s by which an allreduce is slower than a broadcast on 3 and 4 GPUs, on average.
 
     `link`: bytes per second of an NVLink, as calibrated.
     """
-    machines = [allocation.machine for allocation in boxes if len(allocation.gpus) in (3, 4)]
+    machines = [allocation.machine for allocation in allocations if len(allocation.gpus) in (3, 4)]
     losses = [
         float(rate_bound(machine, "broadcast").rate - rate_bound(machine, "allreduce").rate) * link / 1e9
         for machine in machines
@@ -232,20 +234,20 @@ def _allreduce_over_broadcast_row() -> Row:
     blink = float(rate_bound(machine, "allreduce").rate / rate_bound(machine, "broadcast").rate)
     count = len(pack_rings(machine).cycles)
     nccl = float(ring_rate("allreduce", count, machine.ranks) / ring_rate("broadcast", count, machine.ranks))
-    exact = is_near(blink, published=0.5) and is_near(nccl, published=0.5)
+    holds = is_near(blink, published=0.5) and is_near(nccl, published=0.5)
     return row(
         "dgx1v, an allreduce over a broadcast on 8 GPUs", {"blink": 0.5, "nccl": 0.5},
-        {"blink": round(blink, 3), "nccl": round(nccl, 3)}, agreement(exact, blink < 1 and nccl < 1),
+        {"blink": round(blink, 3), "nccl": round(nccl, 3)}, agreement(holds, blink < 1 and nccl < 1),
         note="5.2.2: only half, for both", engine="cuts",
-        deviation=None if exact else "8/14: an allreduce sends 7/8 of the data twice, a broadcast all of it once",
+        deviation=None if holds else "8/14: an allreduce sends 7/8 of the data twice, a broadcast all of it once",
     )  # fmt: skip
 
 
-def _training_row(boxes: Sequence[Allocation]) -> Row:
+def _training_row(allocations: Sequence[Allocation]) -> Row:
     """Compare the share of communication time that trees save (Figure 18). Shares of whole steps need the time of
     computation, which is not printed."""
-    gains = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])
-    greatest, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
+    gains = summarize([speedup(allocation.machine, "allreduce") for allocation in allocations])
+    greatest, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]  # a speedup g saves the share 1 - 1/g of the time
     return row(
         "dgx1v, communication saved in a training", dict(COMMUNICATION_SAVED),
         {"max": round(greatest, 3), "mean": round(mean, 3)},
@@ -259,13 +261,13 @@ def _training_row(boxes: Sequence[Allocation]) -> Row:
     )  # fmt: skip
 
 
-def _step_row(boxes: Sequence[Allocation]) -> Row:
+def _step_row(allocations: Sequence[Allocation]) -> Row:
     """Compare the greatest share of a training step that trees save.
 
     Half of a step is assumed to be communication that nothing hides (2.1: up to 50 % of an iteration on a DGX-1V),
     shortened by the greatest speedup. No step is replayed.
     """
-    gain = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])["max"]
+    gain = summarize([speedup(allocation.machine, "allreduce") for allocation in allocations])["max"]
     saved = EXPOSED_SHARE * (1 - 1 / gain)
     return row(
         "dgx1v, a training step, most", {"saved": STEP_SAVED}, {"saved": round(saved, 3)},
@@ -293,12 +295,12 @@ def dgx2_figures() -> Iterator[Row]:
     for name, published, ours, figure in (
         ("latency", 3.32, small, "Figure 20"), ("throughput", 3.5, greatest, "Figure 19"),
     ):  # fmt: skip
-        exact = is_near(ours, published)
+        holds = is_near(ours, published)
         yield row(
-            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, agreement(exact, ours > 1),
+            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, agreement(holds, ours > 1),
             note=f"5.2.3, {figure}: up to {published} times; {basis}", engine="calls",
             proof=proof,
-            deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
+            deviation=None if holds else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
             "its rings; in the model of it one box has rings alone",
         )  # fmt: skip
     falls = gains[SIZES[-1]] < gains[SIZES[0]]

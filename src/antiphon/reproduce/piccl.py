@@ -223,8 +223,9 @@ def compare_4_and_8(times: Times, sizes: Sequence[int]) -> Row:
 def check_decline(family: PaperAlgorithm, times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that for large k the speedup at the largest size is well below its maximum over sizes.
 
-    Large is from 8 for k-ring, without 64, with which k-ring is the ring itself; else 64, the number of ranks. It
-    holds if all large k fall off and, at the largest size, are behind the best k; its trend, if some fall off.
+    Large is from 8 for k-ring, without 64, with which k-ring is the ring itself; else 64, the number of ranks. The
+    claim holds if all large k fall off and, at the largest size, are behind the best k; at least its trend holds if
+    some large k fall off.
     """
     gain = speedups_by_k(times)
     large = [k for k in times if (8 <= k < 64 if family is KRING else k == 64)]

@@ -84,8 +84,8 @@ def compare_methods(name: str, times: dict[str, list[float]], ring: list[float])
     )  # fmt: skip
     ring_sizes = [
         size
-        for size, ring_seconds, *permuted in zip(SIZES, ring, *times.values(), strict=True)
-        if ring_seconds < min(permuted)
+        for size, ring_seconds, *method_seconds in zip(SIZES, ring, *times.values(), strict=True)
+        if ring_seconds < min(method_seconds)
     ]
     rings_win = bool(ring_sizes) and ring_sizes[-1] == SIZES[-1]
     yield row(
@@ -93,8 +93,8 @@ def compare_methods(name: str, times: dict[str, list[float]], ring: list[float])
         {"so": rings_win, "from": format_size(ring_sizes[0]) if ring_sizes else None}, rings_win,
         note=ASSUMPTIONS, engine="loggp",
         proof=[
-            f"{format_size(size)}: {min(permuted) / ring_seconds:.3f}"
-            for size, ring_seconds, *permuted in zip(SIZES, ring, *times.values(), strict=True)
+            f"{format_size(size)}: {min(method_seconds) / ring_seconds:.3f}"
+            for size, ring_seconds, *method_seconds in zip(SIZES, ring, *times.values(), strict=True)
         ],
         deviation=None if rings_win else "not up to 256 MiB: where messages are long, both load links alike",
     )  # fmt: skip

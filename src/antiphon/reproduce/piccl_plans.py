@@ -108,7 +108,7 @@ class Plans:
         levels = [within_host if span <= GPUS_PER_NODE else between_hosts for span in spans]
         message_bytes = block if self.kind == "allgather" else float(nbytes)
         rounds = loggp_forms.recmult(ranks, radices, message_bytes, levels, collective=self.kind)
-        copied_share = float(sum(work.share for work in self.by_k[k].local))  # of nbytes, by permutations in a rank
+        copied_share = float(sum(work.share for work in self.by_k[k].local))  # share of nbytes
         return rounds + copied_share * nbytes / float(profile.memory_bandwidth)
 
 

@@ -24,7 +24,7 @@ from antiphon.select import plan
 from antiphon.topologies import topology
 
 PIPELINE_PIECES = (1, 2, 4, 8, 16)  # m of Table 3: pieces of NCCL's pipelined rings
-MAX_STEPS = 6  # of a frontier; only a broadcast's reaches it (more steps always pipeline better), all others end before
+MAX_STEPS = 6  # steps of a frontier; only that of a broadcast gets so far, as more steps always pipeline better
 COPYING_KINDS = ("allgather", "gather", "scatter", "alltoall", "broadcast")  # collectives that do not combine
 Row = dict[str, Any]
 
@@ -186,28 +186,30 @@ def frontiers() -> Iterator[Row]:
 def _frontier_row(family: PointFamily, rows: Rows) -> Row:
     """Compare the frontier of schedules with R <= S + K with the published points that no other published one beats."""
     max_steps = max(MAX_STEPS, family.limits().latency_steps)
-    printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
+    published_points = undominated(
+        [row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps]
+    )
     begin = cpu_seconds()
     frontier = family.frontier(K, max_steps)
     seconds = cpu_seconds() - begin
     ours = [algorithm.point for algorithm in frontier]
     own_costs = {point: _steps_and_ratio(point) for point in ours}
     notes = []
-    for point in printed:
+    for point in published_points:
         if point not in ours:
             steps, ratio = _steps_and_ratio(point)
             better = [o for o, (s, r) in own_costs.items() if s <= steps and r <= ratio]
             notes.append(f"{point} is dominated by {better[-1]}" if better else f"{point} is missing")
-    unpublished = [point for point in ours if point not in printed]
+    unpublished = [point for point in ours if point not in published_points]
     if unpublished:
         notes.append(f"not in the paper: {', '.join(map(str, unpublished))}")
-    covered = not any(note.endswith("missing") for note in notes)
-    sound = all(not algorithm.trusted and algorithm.proof != "best-found-in-budget" for algorithm in frontier)
+    none_missing = not any(note.endswith("missing") for note in notes)
+    all_proved = all(not algorithm.trusted and algorithm.proof != "best-found-in-budget" for algorithm in frontier)
     return {
         "name": f"{family.topology.name} {family.name}",
-        "published": [_point_fields(point) for point in printed],
+        "published": [_point_fields(point) for point in published_points],
         "ours": [{**_point_fields(algorithm.point), "proof": algorithm.proof} for algorithm in frontier],
-        "deviation": "; ".join(notes) or None, "ok": covered and sound,
+        "deviation": "; ".join(notes) or None, "ok": none_missing and all_proved,
         "note": f"R <= S + {K}" + (f", S <= {max_steps}" if family.collective.kind == "broadcast" else ""),
         "engine": ", ".join(dict.fromkeys(algorithm.engine for algorithm in frontier)), "seconds": seconds,
         "proof": [line for algorithm in frontier for line in algorithm.proved],

@@ -117,7 +117,8 @@ class PointFamily:
         # The dual solution of the LP bounds the rounds per chunk of a block ("part"). The certificate of a composed
         # allreduce is about one half; both halves take the same rounds.
         about, evidence = certificate["about"], certificate["least"]
-        rounds_per_part = least_rounds_per_part(instance, about, certificate["steps"], evidence) * (1 + composed)
+        halves = 2 if composed else 1
+        rounds_per_part = least_rounds_per_part(instance, about, certificate["steps"], evidence) * halves
         ratio_bound = rounds_per_part * instance.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
             schedule, chunks, steps, rounds, ratio_bound, proof=certificate["proof"], engine=engine, seconds=seconds,

@@ -163,6 +163,7 @@ def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
         if makers or why == TOO_LONG:
             break
     printed, fault = output.decode("utf-8", "replace"), "" if output or why == TOO_LONG else why
+    # where mpicc does not name its MPI, the version that it prints may be that of its compiler
     version = VERSION.search(printed) if makers or name not in VERSION_OPTIONS else None
     if kind == "mpi" and output and version is None:
         fault = "unknown version"  # it may be anything
@@ -206,7 +207,7 @@ class Workflow(NamedTuple):
 
 
 def _runtime_needs(name: str) -> dict[str, bool]:
-    """Return what a runtime lacks as a requirement that is not met; if it lacks nothing, its name as one that is."""
+    """Return the needs of a runtime: what it lacks, as not met; or, if it lacks nothing, its name, as met."""
     missing = lacks(table("runtime")[name])
     return {missing or name: not missing}
 
@@ -272,7 +273,7 @@ def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         Workflow("your MPI's own algorithms, timed by Antiphon", f"{ON_MPI}; {MEASURES}", mpi, (
             f"{tune} --on mpi --library-only -o library.json",
             f"antiphon export library.json --to {'mpich' if has_mpich else 'openmpi'}-rules -o rules",
-            *(f"export {setting}" for setting in (MPICH_RULES if has_mpich else OPENMPI_RULES)),
+            *(f"export {variable}" for variable in (MPICH_RULES if has_mpich else OPENMPI_RULES)),
             f"mpiexec -n {ranks} ./program")),
         Workflow("plans under PyTorch", f"{TESTED}; PyTorch loads the backend by itself; {MEASURES}", torch, (
             f"{tune} --on torch -o torch.json", "export ANTIPHON_TABLE=torch.json",

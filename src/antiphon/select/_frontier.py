@@ -46,7 +46,7 @@ from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.select.ranges import Key, choose_winners, merge_runs
 
-_LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # of points, the strongest first
+_LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # labels of points, the strongest first
 SIZES = "1KB:1GB"  # sizes at which points are compared for a plan
 GIB = 2**30
 
@@ -143,7 +143,7 @@ class Frontier(Explorable):
     points: tuple[FrontierPoint, ...]
     limits: Bound  # lower bounds if switches only forward
     stopped: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # which certificates do not hold
 
     def __repr__(self) -> str:
         points = f"{len(self.points)} point{'s' * (len(self.points) != 1)}"
@@ -237,6 +237,8 @@ def frontier(  # noqa: PLR0913
         Only points with at most this number of steps.
     memory
         GiB for the solvers.
+    options
+        Further options of the planner.
     on_progress
         Called with each line of progress.
     on_point
@@ -311,7 +313,10 @@ _Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, a
 
 
 def _find_in_child(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
-    """Yield the points that a child process finds. Raises TimedOut or Lost if it is stopped or dies."""
+    """Yield the points that a child process finds. Raises TimedOut or Lost if it is stopped or dies.
+
+    `memory`: its limit in GiB, None: no limit. `own_program`: a new Python process, else one forked from this one.
+    """
     planner, entry, options, request = task
     terms = PoolTerms[_Task](
         _send_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
@@ -384,7 +389,10 @@ def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: lis
 def _no_point(
     request: Request, planner: str, stopped: str | None, steps: int | None, k: int | None
 ) -> TimedOut | Infeasible | NotFound:
-    """Return the error of a search without any point."""
+    """Return the error of a search without any point. `stopped`: why it ended early, None if it is complete.
+
+    `steps`, `k`: the limits of the search, None if there are none.
+    """
     name = f"{request.collective.kind} on {request.topology.name}"
     if stopped is not None:
         return TimedOut(f"no point of the frontier of {name} was found: {stopped}")

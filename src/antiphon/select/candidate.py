@@ -74,7 +74,8 @@ class ForwardingAlternatives:
     """The alternatives at one size for a runtime whose switches only forward."""
 
     alone: float | None  # seconds of the same schedule if switches only forward; None: the model does not price that
-    planner: str | None = None  # of the best candidate whose switches only forward; None: there is none
+    # of the best candidate whose switches only forward; None: there is none
+    planner: str | None = None
     options: Mapping[str, Any] | None = None
     seconds: float | None = None
 
@@ -82,7 +83,7 @@ class ForwardingAlternatives:
     def of(best: Candidate, unaided: Sequence[Candidate], at: int) -> ForwardingAlternatives | None:
         """Return the alternatives to the best candidate at a size; None if its switches only forward.
 
-        `unaided`: the best candidate whose switches only forward, if there is one.
+        `unaided`: one candidate, the best whose switches only forward, or none.
         """
         if not best.uses:
             return None
@@ -97,7 +98,7 @@ class ForwardingAlternatives:
 
 
 class _RangeClaims(msgspec.Struct, frozen=True):
-    """What `Range.as_json` states and `Range.from_claims` reads."""
+    """What `Range.as_json` states and `Range.from_claims` reads: fields of `Range` and of its `Candidate`."""
 
     planner: str
     options: dict[str, Any]

@@ -53,8 +53,8 @@ from antiphon.select.figures import measure
 from antiphon.select.limits import least_times
 
 MAX_STEPS = 2**16  # matrices of a file
-MAX_COUNT = 2**40  # of a pair of ranks, in any unit
-PREDICTED_STEPS = 32  # of longer files this many steps at even distances, as each needs a lower bound of its own
+MAX_COUNT = 2**40  # greatest count of a pair of ranks, in any unit
+PREDICTED_STEPS = 32  # steps whose time is predicted, at even distances: each needs a lower bound of its own
 LARGEST_AVERAGE = 1000  # average counts are rounded up to whole numbers of this scale: within 0.1 % of the largest
 MIDDLE_SIDES = 16  # cuts across the middle of a grid that bound the loss
 
@@ -88,9 +88,11 @@ class Counts:
         if not 1 <= len(array) <= MAX_STEPS or array.min() < 0 or array.max() > MAX_COUNT:
             raise Invalid(f"{label}: expected 1 to {MAX_STEPS} matrices of whole numbers from 0 to {MAX_COUNT}")
         off_diagonal = array * ~np.eye(members, dtype=bool)
-        idle = np.flatnonzero(~off_diagonal.any(axis=(1, 2)))
-        if len(idle):
-            raise Invalid(f"{label}: matrix {idle[0]} has nothing to send from one rank to another; leave it out")
+        empty_steps = np.flatnonzero(~off_diagonal.any(axis=(1, 2)))
+        if len(empty_steps):
+            raise Invalid(
+                f"{label}: matrix {empty_steps[0]} has nothing to send from one rank to another; leave it out"
+            )
         return Counts(array.astype(np.int64))
 
     def average(self, ranks: int, members: Sequence[int]) -> Collective:
@@ -106,9 +108,12 @@ class Counts:
 
     def sizes(self, nbytes: int) -> list[int]:
         """Return the size of each step, its largest buffer, if that of the average counts is `nbytes`."""
-        largest = [max(m.sum(axis=0).max(), m.sum(axis=1).max()) for m in (self.matrices.sum(axis=0), *self.matrices)]
-        # the sum of all matrices is the average times their number
-        return [max(round(nbytes * len(self.matrices) * int(step) / int(largest[0])), 1) for step in largest[1:]]
+        # the largest buffer of the sum of all matrices, which is the average times their number; then that of each
+        largest_of_sum, *largest = (
+            max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())
+            for matrix in (self.matrices.sum(axis=0), *self.matrices)
+        )
+        return [max(round(nbytes * len(self.matrices) * int(step) / int(largest_of_sum)), 1) for step in largest]
 
 
 @dataclass(frozen=True)
@@ -137,20 +142,24 @@ def of_request(value: Any, target: Collective) -> tuple[Counts, Collective]:
 
 
 def measure_loss(plan: Plan, counts: Counts, nbytes: int, model: str, profile: Any = None) -> CountsLoss:
-    """Predict the time of the plan's schedule for `nbytes` at the measured counts, and bound its loss for any."""
+    """Predict the time of the plan's schedule for `nbytes` at the measured counts, and bound its loss for any.
+
+    `profile`: figures that replace nominal ones in predictions and their lower bounds; None: there are none.
+    """
     topology, target = plan.topology, plan.collective
-    parameters: Profile | None = None if profile is None else as_profile(profile)
-    machine = topology if parameters is None else parameters.on(topology)
+    loaded_profile: Profile | None = None if profile is None else as_profile(profile)
+    machine = topology if loaded_profile is None else loaded_profile.on(topology)
     schedule, sizes, gaps = plan.at(nbytes).schedule, counts.sizes(nbytes), []
     for step in np.unique(np.linspace(0, len(sizes) - 1, PREDICTED_STEPS).round().astype(int)).tolist():
         recounted = recount_schedule(schedule, counts.collective(step, target.ranks, target.members))
-        seconds = prepare(model, recounted, topology, profile=parameters)(sizes[step]).seconds
+        size = sizes[step]
+        seconds = prepare(model, recounted, topology, profile=loaded_profile)(size).seconds
         limit = bound(machine, recounted.collective)
         try:
-            least = least_times(recounted.collective, machine, limit, [sizes[step]], model, parameters)[sizes[step]]
+            least_seconds = least_times(recounted.collective, machine, limit, [size], model, loaded_profile)[size]
         except Unsupported:  # no bound is known under this model
             break
-        gaps.append(seconds / least)
+        gaps.append(seconds / least_seconds)
     # `topology`, not `machine`: this bound is one of nominal bandwidths; a profile applies to the gaps alone
     return CountsLoss(nbytes, len(sizes), tuple(gaps), bound_loss(schedule, topology))
 
@@ -218,8 +227,8 @@ def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_
 
     A cut is a set of nodes; a block crosses it if its sender is inside and its receiver outside.
     """
-    equal = replace(target, weights=np.zeros(0, np.int64))  # none: all blocks are equal
-    needs, relation = needs_of(equal), target.relation
+    equal_blocks = replace(target, weights=np.zeros(0, np.int64))  # none: all blocks are equal
+    needs, relation = needs_of(equal_blocks), target.relation
     sides = [*limit_sides(topology)]
     for nodes in itertools.chain.from_iterable(place_partitions(topology)):
         side = np.zeros(topology.nodes, bool)
@@ -230,8 +239,8 @@ def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_
     sides = distinct_sides(sides)
     crossings = np.array([side[relation.pre_rank] & ~side[relation.post_rank] for side in sides])
     capacity = np.array([float(cut_of(topology, needs, side).capacity) for side in sides])
-    useful = crossings.any(axis=1)
-    return crossings[useful], capacity[useful]
+    is_crossed = crossings.any(axis=1)
+    return crossings[is_crossed], capacity[is_crossed]
 
 
 def _price_cuts(load: Floats, crossings: NDArray[np.bool_], capacity: Floats) -> float:
@@ -243,7 +252,7 @@ def _price_cuts(load: Floats, crossings: NDArray[np.bool_], capacity: Floats) ->
 
     blocks = np.flatnonzero(load > 0)
     scale = float(load.max()) * float(capacity.max())  # prices and their sum are then of the order of 1
-    leaves = crossings[:, blocks].T.astype(float)
+    leaves = crossings[:, blocks].T.astype(float)  # [block, cut]: 1 if the block must cross the cut
     cost, minimum = capacity / capacity.max(), load[blocks] / load.max()
     result = linprog(cost, A_ub=-leaves, b_ub=-minimum, method="highs")
     if result.status != 0:

@@ -78,7 +78,8 @@ def tune_over(
 
     `vary`: the option and its values, {"nodes": [1, 2, 4]} or "nodes=1,2,4". `options`: those of `tune`. All machines
     are made first, so that a wrong value is an error at once. A value for which the request is invalid (a root that a
-    small machine lacks) is refused, and the others go on. Ctrl-C returns the result so far.
+    small machine lacks) is refused, and the others go on. Ctrl-C returns the result so far. `progress` receives the
+    number of candidates done on all machines, their total, and the value with what is done now.
     """
     key, values = parse_vary(vary)
     machines = {}
@@ -143,7 +144,7 @@ class _Counter:
 
     def __init__(self, tunings: int, progress: Progress | None) -> None:
         self.remaining, self.progress = tunings, progress
-        self.done_before = self.candidates = 0
+        self.done_before = self.candidates = 0  # candidates of the earlier tunings, and of the current one
 
     def start(self, name: str) -> Progress:
         """Return the progress callback for the next machine."""

@@ -47,7 +47,7 @@ STATED = ("planner", "stopped", "notes")  # fields that only the search knows, s
 
 # step, chunk, sender, receiver, op, slot at the sender, slot at the receiver, links of the route ([]: within a rank)
 _TransferRow = tuple[int, int, int, int, int, int, int, list[int]]
-_COLUMNS = 8  # of such a row
+_COLUMNS = 8  # number of values in such a row
 
 
 class _PointRow(msgspec.Struct):
@@ -96,16 +96,19 @@ def frontier_json(frontier: Frontier) -> dict[str, Any]:
 
 
 def _blocks_json(collective: Collective) -> list[list[Any]]:
-    """Return per block its weight, [rank, contributions] at the start, and [rank, contributions] at the end."""
+    """Return per block its weight, [rank, contributions] at the start, and [rank, contributions] at the end.
+
+    Example, a block of weight 1 that goes from rank 0 to ranks 1 and 2: [1, [[0, [0]]], [[1, [0]], [2, [0]]]].
+    """
     relation = collective.relation
     weights = collective.weights.tolist()
     starts: list[dict[int, list[int]]] = [{} for _ in weights]
     ends: list[dict[int, list[int]]] = [{} for _ in weights]
-    for block, rank, name in zip(
+    for block, rank, contribution in zip(
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
-        starts[block].setdefault(rank, []).append(name)
-    contributions = [sorted({name for names in start.values() for name in names}) for start in starts]
+        starts[block].setdefault(rank, []).append(contribution)
+    contributions = [sorted({number for numbers in start.values() for number in numbers}) for start in starts]
     post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
         ends[block][rank] = list(relation.wants[want]) if want >= 0 else contributions[block]
@@ -146,7 +149,7 @@ def _schedule_json(schedule: Schedule, topology: Topology) -> dict[str, Any]:
 
 def _even_chunks(blocks: list[int]) -> Chunks:
     """Return chunks that cut each block evenly, in the order of their numbers. `blocks`: per chunk its block."""
-    counts, chunks_so_far = Counter(blocks), Counter[int]()  # by block
+    counts, chunks_so_far = Counter(blocks), Counter[int]()  # by block: its chunks, and those placed so far
     denominator = int(np.lcm.reduce(list(counts.values()))) if counts else 1
     offsets = []
     for block in blocks:
@@ -198,7 +201,10 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
 
 
 def _kind_of(*duals: Mapping[str, Any]) -> str:
-    """Return the field for these duals of one point: "pairs" for those of pairs of trees."""
+    """Return the field for these duals of one point: "pairs" for those of pairs of trees.
+
+    A dual of an allreduce lists `trees`; where the list is empty, the dual is one of pairs of trees.
+    """
     return "duals" if all(dual.get("trees", True) for dual in duals) else "pairs"
 
 
@@ -318,7 +324,10 @@ def _with_stated_witness(topology: Topology, collective: Collective, bounds: Bou
 
 
 def _first_difference(stated: Any, recomputed: Any, place: str = "") -> str | None:
-    """Return in words where two JSON values differ first; None if they are equal."""
+    """Return in words where two JSON values differ first; None if they are equal.
+
+    `place`: where both are in the file, such as "points[0].steps"; "": they are the file.
+    """
     if isinstance(stated, dict) and isinstance(recomputed, dict):
         for key in [*recomputed, *(key for key in stated if key not in recomputed)]:
             inner = f"{place}.{key}" if place else key

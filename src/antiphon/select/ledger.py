@@ -78,6 +78,8 @@ class Ledger:
         stand for NCCL, are never skipped.
     may_drop
         Whether to drop large schedules that are faster than none before them, in the order of candidates, at any size.
+    progress
+        Receives every change (see `Progress`); None: nobody does.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -100,7 +102,7 @@ class Ledger:
         self.leads: dict[str, tuple[float, str]] = {}
         self.fastest: dict[str, list[float]] = {}
         self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, if one is required
-        self.ended: dict[int, Done] = {}  # by task
+        self.ended: dict[int, Done] = {}  # by index of the task
         for task in tasks:  # one without an entry (its planner's, in the table of planners) computes bounds
             if task.entry is not None and task.kind not in task.entry.can.collectives:
                 plans = ", ".join(task.entry.can.collectives)
@@ -229,11 +231,11 @@ class Ledger:
         """
         if not self.compare or self.library is not None:
             return False
-        able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == task.kind}
+        planners = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == task.kind}
         for group in list_stand_ins(self.context.topology, task.kind):
             if task.planner in group:
                 return True
-            if able & set(group):
+            if planners & set(group):
                 return False
         return False
 
@@ -389,7 +391,7 @@ class Ledger:
                     listed.append(
                         Candidate(task.kind, task.planner, task.options, end.status, end.reason, ended_by=end.by)
                     )
-        no_bound = {
+        no_bound = {  # by collective, why its bounds are not known
             task.kind: end.reason or end.status for task in self.tasks
             if task.entry is None and (end := self.ended.get(task.index)) is not None and end.status != OK
         }  # fmt: skip
@@ -419,8 +421,8 @@ class Ledger:
         """Return the candidates with a schedule, in order. Equal schedules of one planner are listed once, with the
         options of the others in `also`.
         """
-        first: dict[tuple[str, str, bytes], Key] = {}  # of each collective, planner and fingerprint
-        repeats: dict[Key, list[Key]] = {}  # by the first of equal schedules, those of other calls
+        first: dict[tuple[str, str, bytes], Key] = {}  # the first by collective, planner, fingerprint
+        repeats: dict[Key, list[Key]] = {}  # by the first of equal schedules, the equal ones of other calls
         calls: dict[int, list[Key]] = defaultdict(list)  # by task, its schedules: a task is one call of a planner
         for key in sorted(self.evaluations):
             task = self.tasks[key.candidate]
@@ -474,16 +476,16 @@ class Ledger:
         eligible = best_order(times, {key: self.evaluations[key].order for key in times})
         chosen = choose_winners({key: times[key] for key in eligible})
         # neighbouring sizes are one range if they have the same winner and are served by the same library or by ours
-        served = [
+        libraries = [
             self._served_by(kind, times[key][i], tuning, size)
             for i, (key, size) in enumerate(zip(chosen, sizes, strict=True))
         ]
         ranges = []
         start = sizes[0]
         # a range goes up to the next range's first priced size; its figures are those at its greatest priced size
-        for (key, library), first, last in merge_runs(list(zip(chosen, served, strict=True))):
+        for (key, library), first, last in merge_runs(list(zip(chosen, libraries, strict=True))):
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]  # the last range includes its stop
-            if last + 1 < len(sizes) and not library and served[last + 1]:
+            if last + 1 < len(sizes) and not library and libraries[last + 1]:
                 stop = sizes[last] + 1  # the library serves the next: nothing shows that ours is faster up to there
             priced = sizes[first : last + 1]
             ranges.append((key, self._make_range(kind, (start, stop), priced, rows[key], library, tuning, rows)))
@@ -518,7 +520,7 @@ class Ledger:
         )  # fmt: skip
 
     def _library_gap(self, kind: str, nbytes: int, seconds: float | None, tuning: Tuning) -> float | None:
-        """Return the gap of the library's choice.
+        """Return the gap of the library's choice, which takes `seconds`; None if one of them is unknown.
 
         The library's model has no barrier between steps (no rank waits for all messages of a step), so it may predict
         less than the bound under a model with barriers. Then the bound by the library's own figures is used.
@@ -554,7 +556,8 @@ class Ledger:
         stops = [*starts[1:], None]
         entries = []
         for (key, r), start, stop in zip(keyed_ranges, starts, stops, strict=True):
-            claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}  # of the entry
+            # the plan has the collective, and its entry the sizes
+            claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
             claims |= self._claimed_figures(kind, key, r.candidate) | {"model": self.context.model_name}
             if self.context.profile is not None:
                 claims["profile"] = name_of(self.context.profile)

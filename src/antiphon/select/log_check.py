@@ -36,8 +36,8 @@ MIN_NOISE = 0.05  # relative, as DEFAULT_NOISE
 DEFAULT_NOISE = 0.10  # for logs in which no size is measured twice
 MIN_BANDWIDTH_BYTES = 2**24  # a log whose largest size is smaller shows nothing about bandwidth
 IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound: the log must be of another machine
-MIN_SECONDS = 1e-12  # in place of a printed 0.00 us
-MIN_SHARE = 0.01  # of the wire; where all shares are smaller, the least time is stated
+MIN_SECONDS = 1e-12  # stands for a printed 0.00 us
+MIN_SHARE = 0.01  # share of the wire; where all shares are smaller, the least time is stated
 
 
 def check_runs(runs: Sequence[BenchmarkRun], topology: Topology, request: str = "") -> list[dict[str, Any]]:
@@ -156,7 +156,8 @@ def _size_row(
 ) -> dict[str, Any]:
     """Return the row of one size: seconds measured, predicted and by the bound, and a verdict in words.
 
-    `max_normal_ratio`: the greatest measured / predicted time that is normal. `rate`: bytes per second of the bound.
+    `model`: what the library would choose, with its predicted time; None: unknown. `max_normal_ratio`: the greatest
+    measured / predicted time that is normal. `rate`: bytes per second of the bound.
     """
     algbw = nbytes / max(seconds, MIN_SECONDS)
     bound = float(nbytes / rate) if rate else None
@@ -196,7 +197,10 @@ def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
 def _verdict(
     result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: str, max_normal_ratio: Mapping[int, float]
 ) -> tuple[str, str]:
-    """Return the verdict of a run and the sentence for it. `max_normal_ratio`: by size, as of `_size_row`."""
+    """Return the verdict of a run and the sentence for it. `max_normal_ratio`: by size, as of `_size_row`.
+
+    `diagnosis`: None if there is no model of the library, for the reason `why_not`.
+    """
     rows = result["rows"]
     reached = _reached(rows)
     if wrong_sizes := sum(row["wrong"] for row in rows):

@@ -97,7 +97,10 @@ class _Mesh:
 
 
 def _list_groups(text: str, topology: Topology, ranks: Sequence[int], mesh: _Mesh | None) -> list[list[int]]:
-    """Return the groups that a text names, checked: at least two ranks each, no rank twice."""
+    """Return the groups that a text names, checked: at least two ranks each, no rank twice.
+
+    `ranks`: those that may be in groups. `mesh`: None if the request has none.
+    """
     label, stride_match = f"groups {quote(text)}", re.fullmatch(r"every=(\d{1,9})", text)
     if stride_match is not None:
         stride = int(stride_match[1])

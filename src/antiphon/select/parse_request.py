@@ -33,7 +33,11 @@ def collective(
     mesh: str | Mapping[str, int] | None = None,
 ) -> Collective:  # fmt: skip
     """Return a collective by its name ("allreduce") or JSON file on this machine, or on a subset of its ranks; or that
-    of several groups at the same time ("allreduce@rows", "allreduce@data" with a mesh)."""
+    of several groups at the same time ("allreduce@rows", "allreduce@data" with a mesh).
+
+    `root`, `ranks`: of a collective by its name. Default: its lowest rank; all ranks, of a degraded machine those that
+    still have links.
+    """
     if not isinstance(spec, str):
         raise Invalid(f"collective: expected its name, its file or a Collective, got {quote(spec)}")
     if ranks is not None:

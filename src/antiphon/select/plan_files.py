@@ -66,7 +66,10 @@ Failures = Sequence[tuple[Sequence[str], Mapping[str, Plan]]]
 
 
 def dump_tables(plans: Mapping[str, Plan], model: str = "", failures: Failures = ()) -> bytes:
-    """Return the JSON text of several plans for one machine, by collective, and of those for its failures."""
+    """Return the JSON text of several plans for one machine, by collective, and of those for its failures.
+
+    `model`: the cost model by which they were chosen, as the file states it; "": unknown.
+    """
 
     def plans_as_json(plans: Mapping[str, Plan]) -> dict[str, Any]:
         return {kind: msgspec.json.decode(dumps(plan)) for kind, plan in plans.items()}

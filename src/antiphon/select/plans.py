@@ -112,6 +112,8 @@ def every_plan(
         algorithms that can, and relay over one tree.
     seed, effort
         As in `Request`.
+    tell
+        Receives lines of progress; None: nobody does.
     budget
         CPU seconds for planning, verifying, the bound and the model together, in a child process.
 
@@ -170,7 +172,7 @@ def _read_task(  # noqa: PLR0913
     effort: float | None = None, seed: int = 0, options: Mapping[str, Any] | None = None, deterministic: bool = False,
     model: str | None = None, tell: Callable[[str], None] | None = None,
 ) -> _PlanTask:  # fmt: skip
-    """Check the arguments and return the task."""
+    """Check the arguments, those of `plan` and `every_plan`, and return the task."""
     topology = machine_of(topology)
     target = spec if isinstance(spec, Collective) else collective(spec, topology, root=root, ranks=ranks)
     request = Request(
@@ -187,7 +189,11 @@ def _read_task(  # noqa: PLR0913
         planner = (
             "groups"
             if target.groups
-            else next(n for n, can in abilities if target.kind in can.collectives and can.ordered >= target.ordered)
+            else next(
+                name
+                for name, can in abilities
+                if target.kind in can.collectives and (can.ordered or not target.ordered)
+            )
         )
     return _PlanTask(request, planner, options or {}, deterministic, model)
 
@@ -252,7 +258,10 @@ def _plans_by(
     planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, bounds: Bound | None = None,
     enter: Callable[[str], None] = silent,
 ) -> Iterator[Plan]:  # fmt: skip
-    """Yield a verified plan for each schedule, with figures and gaps as claims. `bounds`: computed here if None."""
+    """Yield a verified plan for each schedule, with figures and gaps as claims. `bounds`: computed here if None.
+
+    `enter` receives every stage that begins.
+    """
     topology, target, entry = request.topology, request.collective, find("planner", planner)
     refuse_unless_able(planner, entry, target)
     any_schedule = any_plan = False

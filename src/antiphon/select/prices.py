@@ -205,7 +205,7 @@ class ByLibrary:
 
     machine: Topology
     name: str = ""  # of the library; "": the one whose figures are known
-    _libraries: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    _libraries: dict[tuple[int, ...], Any] = field(default_factory=dict)  # by ranks: their model, or None
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         """Return the time that the library would take; None if its model has no figures."""

@@ -92,7 +92,8 @@ def check_plans(
 ) -> PlanVerdict:  # fmt: skip
     """Check plans in order, on a machine other than their own without their claims; stop at the first fault.
 
-    The options are those of `check`; with `proof`, the proofs are rechecked and listed.
+    `topology`: None for their own machine. The options are those of `check`; with `proof`, the proofs are rechecked and
+    listed.
     """
     first = plans[0].topology
     machine = topology or first

@@ -148,9 +148,9 @@ def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -
         return None
     if schedule.route is not None:
         # routes that no row uses may have lost links; they are dropped
-        named = np.unique(schedule.route[schedule.route >= 0]).astype(np.int64)
-        table = schedule.routes.take(named)
-        route = np.where(schedule.route >= 0, np.searchsorted(named, schedule.route), -1)
+        route_numbers = np.unique(schedule.route[schedule.route >= 0]).astype(np.int64)
+        table = schedule.routes.take(route_numbers)
+        route = np.where(schedule.route >= 0, np.searchsorted(route_numbers, schedule.route), -1)
         schedule = replace(schedule, route=route, routes=Routes(table.ptr, as_int32(matched[table.links])))
     # a row without a route takes the only path, which may be another one here
     paths_now = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
@@ -220,7 +220,7 @@ def _is_enough(
     above: Fraction = REPLAN_ABOVE,
 ) -> bool:  # fmt: skip
     """Return whether planning anew could gain little: the rate (with `by_time` also the time) is near the bound, or
-    latency is more than half of the time. `above`: a rate is near if the bound's is at most so many times as great.
+    latency is more than half of the time. `above`: a rate is near if the bound's, divided by it, is at most this.
     """
     rate = throughput(schedule, topology)  # None for the schedule or the bound: nothing moves, so nothing can be gained
     if not rate or not bounds.bytes_per_second:

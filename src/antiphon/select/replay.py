@@ -73,8 +73,8 @@ class Replay:
 
     job: RecordedJob
     cores: int | None  # that the ranks share
-    as_recorded: ReplayOutcome  # with the recorded times
-    ours: ReplayOutcome  # with our prices
+    as_recorded: ReplayOutcome  # the replay with the recorded times
+    ours: ReplayOutcome  # the replay with our prices
     free: float  # seconds of a step without communication
     rows: list[dict[str, Any]]  # one per class
     bucket_sizes: dict[str, Any] | None  # step times by bucket size, of `_compare_buckets`
@@ -133,7 +133,8 @@ def replay(
     """Replay the job with our prices, and with those of one class at a time.
 
     `ours` prices our plans, `library` (if known) NCCL by its model. `cores_of_host`: all ranks share this number of
-    cores, and what runs at the same time slows each other down.
+    cores, and what runs at the same time slows each other down; None: every thread has a core. `progress` receives what
+    is done next, in words.
     """
     report = progress or (lambda _: None)
     undisturbed_job = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
@@ -158,7 +159,7 @@ def replay(
         for c, s in zip(undisturbed_job.calls, recorded, strict=True)
     ]
     with_ours = run(undisturbed_job, our_seconds, serial=any(prices.values()))  # if any class runs by our plans
-    free = run(undisturbed_job, [0.0] * len(recorded), serial=False).step
+    computation_only = run(undisturbed_job, [0.0] * len(recorded), serial=False).step
     rows = _class_rows(job, classes, as_recorded, prices, library)
     # each class takes two more simulations of all items, and gives keys of its row, in seconds per step: "gain" with
     # our price, "most" with 0 s, the most that any plan can gain
@@ -188,7 +189,7 @@ def replay(
     report("buckets")
     bucket_sizes = _compare_buckets(undisturbed_job, ours, run, notes)
     return Replay(
-        job, cores=cores_of_host, as_recorded=as_recorded, ours=with_ours, free=free, rows=rows,
+        job, cores=cores_of_host, as_recorded=as_recorded, ours=with_ours, free=computation_only, rows=rows,
         bucket_sizes=bucket_sizes, notes=notes, together=together,
     )  # fmt: skip
 

@@ -40,8 +40,8 @@ PRICED_AT = 2**26  # bytes at which the option `alone` is priced, or the nearest
 def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
     """Return the plan with runners-up in place of schedules that format `name` cannot express, and a note for each.
 
-    If no runner-up is faster than the GPU library, its sizes are left to that library. Raises Unsupported if a range
-    lists no runners-up, as it was not tuned.
+    `options`: of the format. If no runner-up is faster than the GPU library, its sizes are left to that library. Raises
+    Unsupported if a range lists no runners-up, as it was not tuned.
     """
     entries, notes = list[Entry](), list[str]()
     for entry in plan.entries:
@@ -151,9 +151,9 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
     # the size in the range that is nearest to PRICED_AT
     nbytes = max(entry.start, min(PRICED_AT, last), 1)
     try:
-        (joined,) = predict(Plan.of(plan.topology, entry.schedule), nbytes)
-        (apart,) = predict(Plan.of(plan.topology, unjoined(entry.schedule)), nbytes)
-        joined_seconds, unjoined_seconds = joined["seconds"], apart["seconds"]
+        (joined_row,) = predict(Plan.of(plan.topology, entry.schedule), nbytes)
+        (unjoined_row,) = predict(Plan.of(plan.topology, unjoined(entry.schedule)), nbytes)
+        joined_seconds, unjoined_seconds = joined_row["seconds"], unjoined_row["seconds"]
     except AntiphonError:
         return ""
     with suppress(AntiphonError):  # raised if nothing is known of the GPUs of this machine

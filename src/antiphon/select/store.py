@@ -95,7 +95,7 @@ class SizeFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     nbytes: int
     planner: str
-    seconds: float
+    seconds: float  # predicted
     least_seconds: float | None = None  # lower bound under the same model; None: unknown
     library_seconds: float | None = None  # predicted for the library (NCCL); None: unknown
 

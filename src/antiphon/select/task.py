@@ -78,16 +78,16 @@ class Context:
     """What all candidates share; a worker process gets it once."""
 
     topology: Topology
-    collectives: Mapping[str, Collective]
+    collectives: Mapping[str, Collective]  # by kind
     model_name: str  # of the cost model, as the user wrote it, with its options
     model: Entry
-    profile: Profile | None
+    profile: Profile | None  # None: the nominal figures of the topology count
     sizes: tuple[int, ...]  # in bytes, ascending
     budget: float  # seconds of CPU time per candidate
     seed: int
     model_options: Mapping[str, Any] = field(default_factory=dict)  # those in `model_name`
     deterministic: bool = False  # determine the order in which each schedule combines values
-    effort: float | None = None  # of planners that search
+    effort: float | None = None  # limit on the work of planners that search; None: their own default
     cuts: Cuts | None = None  # how the target runtime splits messages of schedules without pieces; None: not at all
     in_switches: bool = True  # whether the target runtime lets switches multicast and reduce
 
@@ -100,7 +100,7 @@ class Context:
 class Task:
     """Plan and price a collective by a planner with these options; without an entry: find the collective's bounds."""
 
-    index: int
+    index: int  # position in the list of all tasks
     kind: str  # of collective
     planner: str = ""
     entry: Entry | None = None  # of the planner, in the table of planners
@@ -138,7 +138,7 @@ class Done:
 
     index: int  # of the task
     status: str
-    reason: str = ""
+    reason: str = ""  # of a status other than OK
     by: str = ""  # BUDGET, MEMORY or CRASH (of its process) if one of these ended it early
 
 
@@ -175,7 +175,7 @@ def run_task(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Mes
         yield Done(task.index, end.status, one_line(str(end)), end.by)
     except MemoryError:
         yield Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY)
-    except (Exception, SystemExit) as error:  # of the verifier or the model: the schedule is wrong
+    except (Exception, SystemExit) as error:  # the verifier or the model fails: the schedule is wrong
         yield Done(task.index, FAILED, error_text(error))
     else:
         yield Done(task.index, OK)

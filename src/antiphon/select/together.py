@@ -48,7 +48,7 @@ def find_call_sets(job: RecordedJob) -> dict[CallSet, int]:
             count[calls] += 1
             seconds[calls] += own_call.seconds
         running.append(call)
-    # Each call of a set has counted the set.
+    # A set that occurs once has been counted once by each of its calls.
     sets = sorted(count, key=lambda calls: (-seconds[calls], sorted(calls)))
     return {calls: math.ceil(count[calls] / len(calls)) for calls in sets}
 
@@ -89,7 +89,7 @@ def _price_set(job: RecordedJob, calls: list[Call], prices: ByPlans) -> dict[str
     shares = [size // common for size in sizes]
     apart = Plan.of(machine, run_together(plans, shares))
     groups = [Collective(kind, machine.ranks, members_of(job.groups[group], machine)) for kind, _, group in calls]
-    together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))  # of its largest group
+    together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))  # size of the largest group
     # one row each, as there is one size
     (apart_row,), (joint_row,) = (
         predict(collective, max(sizes), model=prices.model, profile=prices.profile) for collective in (apart, together)

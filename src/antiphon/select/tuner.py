@@ -44,7 +44,7 @@ from antiphon.topologies.degraded import connected_parts
 from antiphon.units import Sizes
 
 BUDGET = 60.0  # CPU seconds per candidate
-EFFORT = 5.0  # of planners that search, in units of about a second
+EFFORT = 5.0  # limit on the work of planners that search, in units of about a second
 MAX_JOINED = 256  # ranks up to which `_join_all_ranks` checks, which costs a search per rank
 ProfileLike = Profile | str | os.PathLike[str] | None
 
@@ -93,6 +93,8 @@ def tune(  # noqa: PLR0913
         CPU seconds after which a candidate is stopped; this is reported.
     effort
         Limit on the work of a planner that searches, in units of about a second; the same on every computer.
+    root, ranks
+        Of collectives passed by name, their root and participating ranks. Default: the lowest rank, and all.
     profile
         Measurements, or their file. They determine times and the lower bound on time. Rounds and gaps that plans claim
         remain those of the topology.
@@ -128,11 +130,11 @@ def tune(  # noqa: PLR0913
     span, sizes = sizes_of(nbytes)
     seconds, processes = budget_of(budget), _count_processes(workers)
     targets = _read_targets(spec, topology, root, ranks)
-    named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
-    parameters = None if profile is None else as_profile(profile)
-    model = model if model != "" else model_for(topology, targets, parameters)
+    named_planners = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
+    loaded_profile = None if profile is None else as_profile(profile)
+    model = model if model != "" else model_for(topology, targets, loaded_profile)
     entry, options = _model_of(model)
-    names = named or usual_planners(topology, barriers=entry.can.barriers)
+    names = named_planners or usual_planners(topology, barriers=entry.can.barriers)
     for name in names:
         find("planner", name)  # raises for an unknown one
     values = resolve_sweep(sweep, names, len(next(iter(targets.values())).members))
@@ -142,13 +144,13 @@ def tune(  # noqa: PLR0913
             f"{intact.name} has {intact.ranks} ranks, {topology.name} {topology.ranks}; compare like with like"
         )
     context = Context(
-        topology, targets, model_name=model, model=entry, profile=parameters, sizes=sizes, budget=seconds, seed=seed,
-        model_options=options, deterministic=deterministic, effort=effort_of(effort), cuts=cuts,
+        topology, targets, model_name=model, model=entry, profile=loaded_profile, sizes=sizes, budget=seconds,
+        seed=seed, model_options=options, deterministic=deterministic, effort=effort_of(effort), cuts=cuts,
         in_switches=in_switches,
     )  # fmt: skip
     context.with_profile(topology)  # raises now, and not once per candidate, if the profile is of other links
     baselines = {kind: list_stand_ins(topology, kind) for kind in targets} if nccl else {}  # by collective
-    tasks = _list_tasks(targets, names, values, baselines, named=bool(named))
+    tasks = _list_tasks(targets, names, values, baselines, named=bool(named_planners))
     library = find_nccl_model(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
         tasks += [
@@ -166,13 +168,15 @@ def tune(  # noqa: PLR0913
     def new_ledger() -> Ledger:
         return Ledger(
             context, tasks, {*names, OWN_PLANS}, progress, compare=nccl, shortlist=shortlist, library=library,
-            may_skip=not (named or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
+            may_skip=not (named_planners or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
             may_drop=not (shortlist or values or deterministic),
         )  # fmt: skip
 
     ledger, complete = new_ledger(), True
     # only tunings of all planners, with the default options and without measurements of the user, are recorded
-    is_recordable = parameters is None and cuts is None and nccl and not (named or shortlist or values or plans)
+    is_recordable = (
+        loaded_profile is None and cuts is None and nccl and not (named_planners or shortlist or values or plans)
+    )
     file = recordings / recording_name(context, tasks) if is_recordable and (record or recordings.exists()) else None
     try:
         if file is None or not file.exists() or not replay(ledger, file):
@@ -234,13 +238,13 @@ def usual_planners(topology: Topology, *, barriers: bool = True) -> list[str]:
     model with `barriers` between steps (`timed`). Planners whose schedules let switches multicast or reduce are left
     out if no switch of the machine can.
     """
-    joined = _join_all_ranks(topology)
+    are_joined = _join_all_ranks(topology)
     available = [
         (name, entry)
         for name, entry in table("planner").items()
         if entry.can.tuned
         and topology.ranks >= entry.can.tuned_from
-        and (entry.can.tuned_joined or not joined)
+        and (entry.can.tuned_joined or not are_joined)
         and not (entry.can.timed and barriers)
     ]
     return [name for name, entry in available if has_helpful_switches(topology) or not needs_switches(entry)]
@@ -273,13 +277,15 @@ def _list_tasks(
     tasks: list[Task] = []
     for kind in targets:
         tasks.append(Task(len(tasks), kind))
-        compared = [n for group in baselines.get(kind, ()) for n in group if n not in names and n in table("planner")]
-        for name in [*names, *compared]:
+        compared_planners = [
+            n for group in baselines.get(kind, ()) for n in group if n not in names and n in table("planner")
+        ]
+        for name in [*names, *compared_planners]:
             entry = find("planner", name)
             if not named and not _is_usual(entry, kind):
                 continue
-            swept = list_combinations(values if values and name in names else {}, entry)
-            for options in swept if kind in entry.can.collectives else ({},):
+            combinations = list_combinations(values if values and name in names else {}, entry)
+            for options in combinations if kind in entry.can.collectives else ({},):
                 tasks.append(Task(len(tasks), kind, name, entry, options))
     return tasks
 

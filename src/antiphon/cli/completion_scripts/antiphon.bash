@@ -1,5 +1,7 @@
 # Completion of antiphon for bash (3.2 or newer), as written by: antiphon --show-completion bash
 
+# Set REPLY to the words of key $1 in the table of cli/completion.py, which stands in place of the next mark.
+# Exit status 1: there is no such key.
 _antiphon_words() {
     case $1 in
 @WORDS@

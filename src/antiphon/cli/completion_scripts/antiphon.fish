@@ -1,5 +1,7 @@
 # Completion of antiphon for fish, as written by: antiphon --show-completion fish
 
+# Print the words of a key (the arguments) in the table of cli/completion.py, which stands in place of the next mark.
+# Exit status 1: there is no such key.
 function __antiphon_words
     switch "$argv"
 @WORDS@

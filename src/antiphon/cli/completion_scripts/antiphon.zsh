@@ -1,6 +1,8 @@
 #compdef antiphon
 # Completion of antiphon for zsh, as written by: antiphon --show-completion zsh
 
+# Set REPLY to the words of key $1 in the table of cli/completion.py, which stands in place of the next mark.
+# Exit status 1: there is no such key.
 _antiphon_words() {
     case $1 in
 @WORDS@

@@ -29,6 +29,9 @@ from antiphon.cost.prediction import Hop, Prediction
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
+# Of core.columns: order_of(keys, bound) returns the row numbers, stably sorted by keys below `bound`; pointers(owners,
+# count) where the rows of each owner begin (CSR); index_in_run the position of each element in its run of equal values.
+
 ROUNDING = 1e-12  # relative difference below which two times count as equal
 
 
@@ -42,7 +45,7 @@ class Times:
     ready: Floats  # per message: everything that it reads is available
     sent: Floats  # per message: its last turn on a link is over
     use_start: Floats  # per use of a link or limit: its turn begins
-    use_end: Floats
+    use_end: Floats  # ... and ends
     written: Floats  # per row of the schedule: its data is in its cell
     complete: Floats  # per version: all rows that write into it have written
     read: Floats  # per version: all messages that read it have been sent
@@ -57,7 +60,7 @@ class PathTime:
     messages: int  # number of messages whose latency is on the path
     greatest: float  # the greatest of these latencies, in seconds
     weight: dict[int, float]  # link or limit -> its contribution to beta
-    hops: tuple[Hop, ...]
+    hops: tuple[Hop, ...]  # its messages in order of time
 
     def at(self, nbytes: int) -> float:
         """Return the seconds of the path at this size."""
@@ -77,9 +80,9 @@ class SortedSchedule:
     cached_sizes: list[int] = field(default_factory=list)  # ascending
     # its uses are sorted by step, then resource, then message: the turns of a link in a step are adjacent and in order
     paths: Paths = field(init=False)
-    messages: Messages = field(init=False)
+    messages: Messages = field(init=False)  # `of_row`: the message of each row of the schedule
     cost: Floats = field(init=False)  # per use of a link or limit, in seconds per byte of nbytes
-    versions: Versions = field(init=False)
+    versions: Versions = field(init=False)  # `read`, `write`: the version that each row reads, and writes
 
     def __post_init__(self) -> None:
         self.messages = messages(self.schedule)
@@ -96,6 +99,7 @@ class SortedSchedule:
         """Return when every message is in transit."""
         times = self.run(nbytes)
         landed = times.sent + self.paths.alpha
+        # data that have arrived and wait for their cell to become free still count as in transit
         np.maximum.at(landed, self.messages.of_row, times.written)
         # a message that uses no link starts alpha before it lands; any other with its first turn
         start = landed - self.paths.alpha
@@ -185,7 +189,7 @@ class SortedSchedule:
             begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], idle_from[resource], queue_position[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
             idle_from[resource] = end  # of several turns on a link, the last one is assigned last
-            last_turn_end = ready[m0:m1].copy()  # of messages that use no link
+            last_turn_end = ready[m0:m1].copy()  # remains so for messages that use no link
             np.maximum.at(last_turn_end, user, end)
             sent[m0:m1] = last_turn_end
             np.maximum.at(last_read, reads, last_turn_end[message_of_row])
@@ -203,7 +207,7 @@ class SortedSchedule:
 
     @cached_property
     def turn_before(self) -> Longs:
-        """Return for each use the previous use of the same link; undefined for the first use of a link."""
+        """Return for each use the previous use of the same link; undefined for the first use, which waits for none."""
         order = order_of(self.paths.use_resource, self.paths.resources)
         previous = np.empty(len(order), np.int64)
         previous[order[1:]] = order[:-1]
@@ -252,7 +256,7 @@ class SortedSchedule:
 class _Walk:
     """The critical path, traced backwards through links and cells."""
 
-    flow: SortedSchedule
+    sorted_schedule: SortedSchedule
     alpha: list[float] = field(default_factory=list)  # latencies on the path, in seconds
     uses: list[int] = field(default_factory=list)  # turns on the path
     passed: list[int] = field(default_factory=list)  # messages on the path, latest first
@@ -260,12 +264,12 @@ class _Walk:
     def turns(self, message: int, times: Times) -> int:
         """Go back through the turns that delayed this message; return the message whose turn found the link idle."""
         self.passed.append(message)
-        uses = self.flow.uses_by_message(message)
+        uses = self.sorted_schedule.uses_by_message(message)
         if not len(uses) or times.sent[message] <= times.ready[message]:
             return message
         use = int(uses[times.use_end[uses].argmax()])
         self.uses.append(use)
-        users, before = self.flow.paths.use_message, self.flow.turn_before
+        users, before = self.sorted_schedule.paths.use_message, self.sorted_schedule.turn_before
         while times.use_start[use] > times.ready[message]:
             use = int(before[use])
             message = int(users[use])
@@ -275,22 +279,22 @@ class _Walk:
 
     def source(self, message: int, times: Times) -> int:
         """Return the row that was the last to write what this message reads; -1 if all of that is initial data."""
-        rows = self.flow.rows_of_message(message)
-        read = self.flow.versions.read[rows]
+        rows = self.sorted_schedule.rows_of_message(message)
+        read = self.sorted_schedule.versions.read[rows]
         return self.writer(int(read[times.complete[read].argmax()]), times)
 
     def writer(self, version: int, times: Times) -> int:
         """Return the row that was the last to write into this version; -1 if it is initial data."""
-        if self.flow.versions.initial[version]:
+        if self.sorted_schedule.versions.initial[version]:
             return -1
-        ptr, rows = self.flow.versions.writers
+        ptr, rows = self.sorted_schedule.versions.writers
         writers = rows[ptr[version] : ptr[version + 1]]
         return int(writers[times.written[writers].argmax()])
 
     def path_time(self) -> PathTime:
         """Return the path with its latency and its seconds per byte."""
-        table = self.flow.messages
-        cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
+        table = self.sorted_schedule.messages
+        cost, resource = self.sorted_schedule.cost[self.uses], self.sorted_schedule.paths.use_resource[self.uses]
         weight: dict[int, float] = {}
         for link, seconds in zip(resource.tolist(), cost.tolist(), strict=True):
             weight[link] = weight.get(link, 0.0) + seconds

@@ -24,6 +24,8 @@ def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str
     Pieces are not expanded: a pipelined step has the greatest latency and the greatest load of all messages in
     progress.
 
+    `profile`: figures that replace the topology's nominal ones; None: there are none.
+
     Prepared once in O(E log E) for E = rows times links per route; then any size in O(1).
     """
     profiled_topology = as_profile(profile).on(topology)

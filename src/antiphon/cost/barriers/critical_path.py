@@ -33,7 +33,7 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
     of straight lines), so a size between two with the same critical path costs nothing. Other sizes cost O(E) NumPy
     work in rows times links per route, and about 0.2 ms per step. Pieces are expanded, up to 64 rows per transfer (at
     least 2^18, at most 2^22 in total). Beyond that the result is that of alpha-beta, which is no less, and `note`
-    states it.
+    states it. `profile`: figures that replace the topology's nominal ones; None: there are none.
     """
     profiled_topology = as_profile(profile).on(topology)
     rows, max_rows = expanded_rows(schedule), most_rows(schedule)

@@ -26,6 +26,7 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     C is the number of chunks that a rank has as its input, L the bytes of that input, 1/beta the bandwidth of a unit
     link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` charges 1.5. Raises Unsupported if
     messages differ in latency: the formula has one alpha. Prepared in O(transfers * log transfers), then O(1) per size.
+    `profile`: figures that replace the topology's nominal ones; None: there are none.
     """
     profiled_topology = as_profile(profile).on(topology)
     barriers = Barriers(schedule, profiled_topology)

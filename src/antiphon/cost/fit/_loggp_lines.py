@@ -86,6 +86,7 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     m = len(x)
     if m < 2 * MIN_REGIME_SIZES:
         return [0], []
+    # all intervals of at least MIN_REGIME_SIZES sizes: from `low` to below `high`
     low, high = np.triu_indices(m + 1, MIN_REGIME_SIZES)
     mask = (np.arange(m) >= low[:, None]) & (np.arange(m) < high[:, None])
     cost_of = np.full((m + 1, m + 1), np.inf)  # [a, b]: one regime of the sizes a to b - 1

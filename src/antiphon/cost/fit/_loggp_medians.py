@@ -42,7 +42,7 @@ MIN_OVERHEAD = 0.97e-10
 MAX_ERROR_RATIO = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
 MAX_TURN_RATIO = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
 NORMAL_MEDIAN = 0.6745  # the median of |x| for normal x of deviation 1
-MIN_UNCERTAINTY = 0.01  # of a gap, as a fraction of it
+MIN_UNCERTAINTY = 0.01  # least uncertainty of a gap, as a fraction of the gap
 # Kind of measurement -> its name in messages
 KINDS = {
     "one": "PRTT(1,0,s) (rtt of one message)",
@@ -67,8 +67,8 @@ class Medians:
     server_delay: Floats  # the delay before each message of `server`, seconds
     turns: Floats  # if ports limit: messages of `many` that the busiest port sends after its first
     ports: float  # messages that one rank sends at once
-    # If a resource beside ports limits bytes (None: no other does): by how many half round trips of one large message
-    # as many messages as in `many` take longer than one.
+    # If a resource beside ports limits bytes (None: no other does): the time by which the n large messages of `many`
+    # take longer than one, in half round trips of one large message.
     excess_half_trips: Floats | None
     scatter: dict[str, float]  # per kind, the typical relative error of a median by its repetitions; 0: too few
     scatter_of_sizes: dict[str, Floats]  # per kind, the relative error of the median of each size
@@ -86,6 +86,7 @@ class Medians:
         single, several, excess, server = (np.eye(m, 4 * m, kind * m) for kind in range(4))
         return {
             "half": single / 2,
+            # with 0 turns, where no limit was seen, the signal is not used (`usable_errors`)
             "gap": (several - single) / self.turns.clip(1)[:, None],
             "o_s": (excess - single) / (self.n_delayed - 1)[:, None],
             "o_r": server,
@@ -183,8 +184,8 @@ class Medians:
 def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousFit] = ()) -> Medians:
     """Return the medians by kind and size. O(rows log rows).
 
-    `simultaneous`: fits to the times of several messages that could begin at once, of which those are used that one
-    rank sends (bursts).
+    `simultaneous`: fits to the times of several messages that could begin at once. Only bursts are used: all messages
+    of a burst are from one rank.
 
     Raises Invalid if a size lacks a kind, or has several numbers of messages of one kind.
     """
@@ -209,11 +210,13 @@ def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousF
     n_many = medians_of("many", "n")
     bursts = [
         measurement for measurement in simultaneous if measurement.kind == BURST and measurement.state != UNDETERMINED
-    ]  # by size
+    ]  # ascending by size
     small, large = (bursts[0], bursts[-1]) if bursts else (None, None)
-    shared = None if large is None else _excess_half_trips(large, n_many)
-    if small is None or large is None or shared is None or _has_same_ports(small, large, n_many, shared):
-        shared = None
+    excess_half_trips = None
+    if small is not None and large is not None:
+        excess_half_trips = _excess_half_trips(large, n_many)
+        if _has_same_ports(small, large, n_many, excess_half_trips):
+            excess_half_trips = None  # ports alone limit large messages, too
     return Medians(
         sizes=np.array(sizes, float),
         one=medians_of("one", "seconds"),
@@ -226,7 +229,7 @@ def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousF
         server_delay=medians_of("server", "delay"),
         turns=n_many - 1 if small is None else small.extra_turns(n_many),
         ports=float(small.count or 1) if small else 1.0,  # a count of None: no limit was seen, and `turns` are 0
-        excess_half_trips=shared,
+        excess_half_trips=excess_half_trips,
         scatter={kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
         scatter_of_sizes={
             kind: np.array([_median_error(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS
@@ -235,9 +238,9 @@ def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousF
 
 
 def _excess_half_trips(burst: SimultaneousFit, n: Floats) -> Floats:
-    """Return by how many half round trips of one message n large messages one way take longer than one.
+    """Return the time by which n large messages take longer than one, in half round trips of one message.
 
-    Either time includes that of one message back.
+    Both are measured with one message back, whose time cancels.
     """
     numbers = sorted(burst.measured)
     seconds = np.array([burst.measured[number] for number in numbers])

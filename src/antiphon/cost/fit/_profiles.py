@@ -27,10 +27,11 @@ def genmodel_profile(
     """Return a profile with the determined figures for links of this kind; raise Invalid if there are none.
 
     `links`: the number of links from a rank to another (2: through one switch), among which a step's alpha is divided.
-    `bandwidth`: the topology's bandwidth of such a link, in bytes per second, as a profile holds the fraction reached.
+    `bandwidth`: the topology's bandwidth of such a link, in bytes per second, as a profile holds the fraction reached;
+    None: unknown, so that beta is left out. `name`: of the profile.
     """
-    usable = {key: estimate.value for key, estimate in fit.parameters.items() if estimate.usable}
-    alpha, beta, epsilon = usable.get("alpha"), usable.get("beta"), usable.get("epsilon")
+    usable_values = {key: estimate.value for key, estimate in fit.parameters.items() if estimate.usable}
+    alpha, beta, epsilon = usable_values.get("alpha"), usable_values.get("beta"), usable_values.get("epsilon")
     # Share of the nominal bandwidth that is reached: (1 / beta) / bandwidth.
     factor = None if beta is None or not beta or bandwidth is None else 1 / (Fraction(beta) * Fraction(bandwidth))
     if factor is not None and not Fraction(1, MAX_FACTOR) <= factor <= MAX_FACTOR:  # a wrong unit of `bandwidth`
@@ -45,8 +46,8 @@ def genmodel_profile(
         # A fraction of short numbers, nearer than any measurement, instead of one of 2^52 or more.
         bandwidth_factor={} if factor is None else {kind: factor.limit_denominator(10**9)},
         incast={kind: Incast(epsilon or 0.0, int(fit.w_t.value or 0))} if has_incast else {},
-        gamma=usable.get("gamma") or 0.0,
-        delta=usable.get("delta") or 0.0,
+        gamma=usable_values.get("gamma") or 0.0,
+        delta=usable_values.get("delta") or 0.0,
     )
     if profile == Profile(name):
         raise Invalid(
@@ -73,26 +74,27 @@ def list_missing_figures(fit: GenmodelFit, bandwidth: object) -> list[str]:
 
 def memory_profile(fit: MemoryFit, name: str = "") -> Profile:
     """Return a profile with gamma and delta. Invalid if neither is determined."""
-    usable = {key: estimate.value or 0.0 for key, estimate in fit.parameters.items() if estimate.usable}
-    if not usable:
+    usable_values = {key: estimate.value or 0.0 for key, estimate in fit.parameters.items() if estimate.usable}
+    if not usable_values:
         raise Invalid("nothing to write into a profile: these measurements determine neither gamma nor delta")
-    return Profile(name, gamma=usable.get("gamma", 0.0), delta=usable.get("delta", 0.0))
+    return Profile(name, gamma=usable_values.get("gamma", 0.0), delta=usable_values.get("delta", 0.0))
 
 
 def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
     """Return the LogGP figures between ranks that share the place `within`; none is below 0.
 
     `gamma`: seconds to reduce one byte, which round trips do not show. Sizes are the ends of every regime, and figures
-    are interpolated between the last size of one and the first of the next. A regime in which a figure grows and L,
-    the only one whose line may fall below 0, is cut there, is not linear, so every measured size in it is listed.
+    are interpolated between the last size of one and the first of the next. The line of L, but of no other figure, may
+    fall below 0 within a regime and is then cut at 0; such a regime is not linear, so every measured size in it is
+    listed.
     """
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
     for regime in fit.regimes:
-        inside = fit.medians.sizes[(fit.medians.sizes >= regime.low) & (fit.medians.sizes <= regime.high)]
-        is_bent = bool(regime.growth) and (regime.line("L", inside) < 0).any()
+        measured_sizes = fit.medians.sizes[(fit.medians.sizes >= regime.low) & (fit.medians.sizes <= regime.high)]
+        is_bent = bool(regime.growth) and (regime.line("L", measured_sizes) < 0).any()
         # Level interpolates linearly between sizes, so both ends suffice where the regime is a line.
-        sizes_here = inside if is_bent else inside[[0, -1]]
+        sizes_here = measured_sizes if is_bent else measured_sizes[[0, -1]]
         regime_figures = regime.model(sizes_here)
         sizes += sizes_here.tolist()
         for name in FIGURES:
@@ -109,7 +111,9 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
 def loggp_profile(
     fit: LogGPFit, *, within: str = "", into: Profile | None = None, gamma: float = 0.0, name: str = ""
 ) -> Profile:
-    """Return a profile with this level; `into`: add the level to that profile, or replace its level of this name.
+    """Return a profile with the level of a fit (`within`, `gamma`: as for `loggp_level`).
+
+    `into`: add the level to that profile, or replace its level of this name; None: to a new profile called `name`.
 
     A new level is placed outside the named ones that exist, so add levels from the innermost to the outermost; the
     level without a name stays last. Radices, the messages that a rank or a network card sends at once, are those that
@@ -126,7 +130,7 @@ def loggp_profile(
         levels[names.index(within)] = level
     else:
         # Levels are ordered from the innermost outwards; the one without a name matches everything and stays last.
-        levels.insert(len(levels) - ("" in names) if within else len(levels), level)
+        levels.insert(len(levels) - 1 if within and "" in names else len(levels), level)
     return replace(into, loggp=_set_radices(replace(into.loggp, levels=tuple(levels)), fit))
 
 

@@ -74,10 +74,11 @@ class GenmodelFit:
     def parameters(self) -> dict[str, Estimate]:
         estimates = {name: self._estimate_parameter(name) for name in PARAMETERS}
         if {"beta", "gamma"} <= self.known.keys():
-            del estimates["G"]
+            del estimates["G"]  # known, too
         return estimates
 
     def _estimate_parameter(self, name: str) -> Estimate:
+        """Return the estimate; that of incast is "unseen" or "undetermined" if no threshold improves the fit."""
         estimate = self.models.estimate(name, constant_weights(PARAMETERS[name]))
         if name != INCAST or self.models.best is not None or estimate.state == UNDETERMINED:
             return estimate
@@ -126,8 +127,8 @@ class GenmodelFit:
         g = PARAMETERS["G"]  # 2 beta + gamma
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
-            # which w_t holds is open, yet the time per byte is known for the fewest and for the most senders measured
-            # pairs of the number of senders and a share of nbytes
+            # Which w_t holds is open, yet the time per byte is known for the fewest and for the most senders measured.
+            # receptions: pairs (number of senders, share of nbytes)
             receptions = [pair for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
             min_senders, max_senders = min(n for n, _ in receptions), max(n for n, _ in receptions)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
@@ -266,13 +267,13 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
     """
     known_values = dict(known or {})
     table = _count_factors(measured)
-    free = tuple(name for name in UNKNOWNS if name != INCAST and name not in known_values)
+    fitted_names = tuple(name for name in UNKNOWNS if name != INCAST and name not in known_values)
     seconds = np.array([row.seconds for row in measured])
     # Subtract the known terms, then divide by the measured time: residuals are relative errors.
     known_seconds = sum((table[name] * value for name, value in known_values.items()), np.zeros(len(measured)))
     target = (seconds - known_seconds) / seconds
     _check_known_seconds(measured, known_seconds, known_values)
-    columns = np.array([table[name] / seconds for name in free]).T
+    columns = np.array([table[name] / seconds for name in fitted_names]).T
     counts_per_row = [derive_factors(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
     max_senders = max(senders for c in counts_per_row for senders, _ in c.receptions)
@@ -292,8 +293,8 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
         )
     if best is not None and not _incast_improves_fit(without_incast, solutions[best], degrees_of_freedom):
         best, degrees_of_freedom = None, len(measured) - without_incast.rank
-    names = (*free, INCAST)
-    plain = FitSolution(np.array([table[name] / seconds for name in free if name != "delta"]).T, target)
+    names = (*fitted_names, INCAST)
+    plain = FitSolution(np.array([table[name] / seconds for name in fitted_names if name != "delta"]).T, target)
     return GenmodelFit(
         measured,
         Models(names, known_values, solutions, best, degrees_of_freedom),

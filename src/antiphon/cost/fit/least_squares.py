@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 RELATIVE_RANK = 1e-8
 RELATIVE_ZERO = 1e-14  # a column whose norm is below this fraction of the greatest is zero
 ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them
-MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or seven suffice
+MAX_SWEEPS = 40  # sweeps of Jacobi's method, which converges quadratically: six or seven suffice
 MIN_GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
 
 
@@ -55,6 +55,7 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
     for _ in range(MAX_SWEEPS):
         rotated = False
         for p, q in combinations(range(len(columns)), 2):
+            # the squared norms of both columns, and their inner product
             a, b, c = (float(row_dot(columns[i], columns[j])) for i, j in ((p, p), (q, q), (p, q)))
             if min(a, b) <= min_norm or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
                 continue

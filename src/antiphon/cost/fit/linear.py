@@ -57,7 +57,8 @@ class Estimate:
     """A parameter or a combination of parameters: its value and its 95 % interval.
 
     `state`: given by the user; determined; weak (half the interval exceeds the value, so it may be zero: do not use
-    it); unseen (these measurements show nothing of it); undetermined (they leave its value open).
+    it); unseen (these measurements show nothing of it); undetermined (they leave its value open). `value`, `low` and
+    `high` are None where they are not known.
     """
 
     name: str
@@ -65,7 +66,8 @@ class Estimate:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    weights: Mapping[str, float] | None = None  # of a combination that does not depend on the threshold
+    # weights of the parameters in a combination; None for a parameter, or where tied thresholds have different ones
+    weights: Mapping[str, float] | None = None
 
     @property
     def usable(self) -> bool:
@@ -202,7 +204,7 @@ class Models:
     solutions: Mapping[int | None, FitSolution]  # by threshold; None: the model without incast
     # threshold of the model with the least squares; None (no incast) if incast improves the fit only by chance
     best: int | None
-    degrees_of_freedom: int
+    degrees_of_freedom: int  # number of measurements beyond those that the parameters of the best model take up
 
     @property
     def solution(self) -> FitSolution:
@@ -223,8 +225,8 @@ class Models:
         return list(dict.fromkeys([self.best, *self.tied_thresholds, *plausible]))
 
     def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
-        """Return the thresholds whose models have a sum of squares within the tolerance; without None if the best model
-        has a threshold: then incast was certainly seen."""
+        """Return the thresholds whose models have a sum of squares within the relative tolerance of `squares`; without
+        None if the best model has a threshold: then incast was certainly seen."""
         upper_limit = squares * (1 + tolerance) + ROUNDING_SQUARES * len(self.solution.target)
         lower_limit = squares * (1 - tolerance) - ROUNDING_SQUARES * len(self.solution.target)
         thresholds = [threshold for threshold in self.solutions if threshold is not None or self.best is None]

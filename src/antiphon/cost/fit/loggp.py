@@ -1,4 +1,4 @@
-"""Fit LogGP's parameters to parametrized round trips, per protocol regime, by the formulas of Hoefer et al. (2007).
+"""Fit LogGP's parameters to parametrized round trips, per protocol regime, by the formulas of Hoefler et al. (2007).
 
 PRTT(n, d, s): n messages of s bytes one way, with d seconds between two of them, then one back.
 
@@ -69,7 +69,7 @@ class LogGPFit:
     medians: Medians
     regimes: Sequence[Regime]
     breaks: Sequence[Break]
-    simultaneous: Sequence[SimultaneousFit] = ()
+    simultaneous: Sequence[SimultaneousFit] = ()  # of messages that could begin at once; () if none were measured
 
     @cached_property
     def radices(self) -> dict[str, Radix]:
@@ -78,6 +78,7 @@ class LogGPFit:
         return fit_radices(self.simultaneous)
 
     def regime_of(self, nbytes: float) -> Regime:
+        """Return the regime of a size; sizes between two regimes belong to the later one."""
         return next((regime for regime in self.regimes if nbytes <= regime.high), self.regimes[-1])
 
     @cached_property
@@ -109,7 +110,7 @@ class LogGPFit:
         start = [self.regime_of(size).start for size in medians.sizes]
         transfer = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)  # (s-1) G, seconds
         # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
-        # `excess_half_trips`: by how many transfers of a message at that resource n messages take longer than one.
+        # `excess_half_trips`: the time by which n messages take longer than one, in transfers of one at that resource.
         gaps: Floats = (np.array([figures["g"] for figures in start]) + transfer) * medians.turns
         return gaps if medians.excess_half_trips is None else np.maximum(gaps, transfer * medians.excess_half_trips)
 
@@ -228,7 +229,7 @@ class _Fitter:
         degrees_of_freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
             y, sd = medians.signal(name)[span], medians.usable_errors(name, medians.error_of[name])[span]
-            # of each size in a line, by Huber; 0 where the signal must not be used, which has an infinite error
+            # weight of each size in a line, by Huber; 0 where the signal must not be used: its error is infinite there
             self.weights[name] = weights_of(self.sizes, (y, sd))
             # Chi-squared per degree of freedom about a line: above 1, its root widens the errors of the signal.
             freedom = int(np.isfinite(sd).sum()) - 2
@@ -265,7 +266,8 @@ class _Fitter:
         x = self.sizes - 1
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
-        # The signal `gap` is usable unless ranks have several ports or share another resource; any error serves to ask.
+        # The signal `gap` is usable unless ranks have several ports or share another resource: usable_errors then
+        # replaces all errors by inf. The errors that are passed do not matter here.
         is_gap_usable = np.isfinite(self.medians.usable_errors("gap", np.ones_like(x))).all()
         lines = self._gap_rows if is_gap_usable else self._lines_of_ports()
         # Active set: drop the most negative figure (in deviations) and refit, until no figure is negative.
@@ -284,6 +286,7 @@ class _Fitter:
         for column, name in enumerate(("g", "G")):
             row = fitted_rows[column] if column in columns else np.zeros_like(self.medians.flat)
             fit.start[name] = self._row_value(row)
+            # a figure that was dropped is estimated by its negative row, which makes it undetermined
             fit.figures[name] = self._row_estimate(name, negative.get(column, row))
         rows: Floats = x[:, None] * (fitted_rows[1] if 1 in columns else np.zeros_like(self.medians.flat))[None, :]
         return rows
@@ -333,7 +336,10 @@ class _Fitter:
         return lines
 
     def _fit_overhead(self, name: str, matrix: Floats, fit: _Figures, minimum: float) -> Floats:
-        """Fit a figure as a constant, or as a line if a slope is certain. Return the row of its value at each size."""
+        """Fit a figure as a constant, or as a line if a slope is certain. Return the row of its value at each size.
+
+        `matrix`: per size the row of the figure as measured there. `minimum`: the least value that is possible.
+        """
         x = self.sizes - self.sizes[0]
         weights = self.weights["half" if name == "L" else name]
         zero = np.zeros_like(matrix)

@@ -47,8 +47,8 @@ class SimultaneousFit:
     nbytes: int
     state: str  # determined; weak (several counts fit as well); unseen (no limit up to max_messages); undetermined
     count: int | None  # messages that proceed at the same time
-    low: int | None  # 95 % confidence interval of `count`
-    high: int | None
+    low: int | None  # 95 % confidence interval of `count`: from here
+    high: int | None  # ... to here; None: no upper limit
     max_messages: int  # the greatest number measured
     measured: Mapping[int, float]  # number of messages -> seconds
     fitted: Mapping[int, float]  # the same according to the fit
@@ -199,7 +199,8 @@ def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats
     norms = np.sqrt(row_dot(relative.T, relative.T))
     scaled_coefficients = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
     fitted: Floats = row_dot(design, scaled_coefficients / np.where(norms > 0, norms, 1.0))
-    # BIC = n ln(mean square) + unknowns ln(n); RESOLUTION^2 keeps the logarithm finite for exact data.
+    # BIC = n ln(mean square) + unknowns ln(n); RESOLUTION^2 keeps the logarithm finite for exact data. The unknowns are
+    # the coefficients above 0, and the number of ports if there is a limit.
     squares = float(((fitted / seconds - 1) ** 2).mean()) + RESOLUTION**2
     unknowns = int(np.count_nonzero(scaled_coefficients > NEGLIGIBLE)) + (count > 0)
     turn = float(fitted[-1] - fitted[0]) / float(_count_extra_turns(n, count, form)[-1]) if count else 0.0

@@ -57,7 +57,7 @@ class RoundTrip:
     delay: float
     nbytes: int
     seconds: float
-    line: int = 0  # of the file, for messages
+    line: int = 0  # of the file, for error messages; 0: not read from one
 
 
 def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:

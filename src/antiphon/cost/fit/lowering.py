@@ -4,8 +4,9 @@ The time of a plan is linear in the costs of its lowering, so each lowering is a
 
     seconds = start + step * steps + copy * copies + wire / share
 
-`wire` is the time of the bytes on the busiest links at nominal bandwidth. Plans with several numbers of steps separate
-step from start, plans with several numbers of copies per step separate copy from both, and several sizes give share.
+`wire` is the time of the bytes on the busiest links at nominal bandwidth; `share` is the fraction of that bandwidth
+that is reached. Plans with several numbers of steps separate step from start, plans with several numbers of copies per
+step separate copy from both, and several sizes give share.
 Example: with start 5 us and step 4 us, plans of 2 and 7 steps take 13 and 33 us at 1 byte.
 """
 
@@ -43,7 +44,7 @@ MAX_COUNT = 1e12  # steps, copies, or seconds of `wire`
 @dataclass(frozen=True, slots=True)
 class LoweringTime:
     """The measured seconds of a plan by a lowering, with its number of steps, the most copies at a rank in each step,
-    summed, and the seconds of its bytes at nominal bandwidth (`wire`). `line`: of the file."""
+    summed, and the seconds of its bytes at nominal bandwidth (`wire`). `line`: of the file; 0: not read from one."""
 
     lowering: str
     steps: float

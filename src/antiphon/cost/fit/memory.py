@@ -49,7 +49,7 @@ class MemoryFit:
         """The combination that measurements with only one number of vectors determine."""
         if all(estimate.state != UNDETERMINED for estimate in self.parameters.values()):
             return []
-        (vector,) = echelon_basis(self.models.solution)  # (1, x): gamma + x delta
+        (vector,) = echelon_basis(self.models.solution)  # (1, (x + 1) / (x - 1)), the weights of gamma and delta
         name = f"gamma + {vector[1]:.6g} delta"
         weights = dict(zip(NAMES, map(round_portably, vector.tolist()), strict=True))
         return [self.models.estimate(name, constant_weights(weights), with_weights=True)]

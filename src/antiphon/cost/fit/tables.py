@@ -41,9 +41,9 @@ class PlanTime:
 
     plan: NamedAlgorithm
     ranks: int
-    nbytes: int  # of the call; of the plan `incast` (everyone sends to everyone), those that each rank receives
+    nbytes: int  # size of the call; for plan `incast` (everyone sends to everyone), the bytes that each rank receives
     seconds: float
-    line: int = 0  # of the file, for messages
+    line: int = 0  # of the file, for error messages; 0: not read from one
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def parse_rows(
             if not head:
                 head = _check_header(stripped, needed, optional)
                 continue
-            if [cell.lower() for cell in stripped] == head:  # of a file that was joined to this one
+            if [cell.lower() for cell in stripped] == head:  # the first line of another file that was appended
                 continue
             with within(f"line {lines.line_num}"):
                 if len(stripped) != len(head):

@@ -3,9 +3,10 @@
 Input: the recorded moments of a run. Output: seconds per term (latency alpha, bandwidth beta, incast epsilon, additions
 gamma, memory access delta) that sum to the total time, and the messages on the path. Going back, a version (a cell's
 value between two writes) was delayed by the last message that wrote it or by its rank's earlier work. A message was
-delayed by the version that it read last or by the previous message on its connection. `Moments` (run.py) has per
-message when it was ready, began to move and was sent, and per version when combining was possible, began (`combine`)
-and was complete (`written_at`).
+delayed by the latest of the versions that it reads or by the previous message on its connection. `Moments` (run.py)
+has per message when it was ready, began to move and was sent, the seconds lost to incast, and the link that set its
+rate; per version when combining was possible, began (`combine`) and was complete (`written_at`), and the version that
+its rank combined before it.
 
 Example: 0 -> 1 -> 2, each 1 us latency and 2 us of bytes: from the final version at 6 us back to message 1 -> 2 (began
 moving at 4), its latency (ready at 3), the version at rank 1, message 0 -> 1: alpha 2 us, beta 4 us.

@@ -32,7 +32,8 @@ class FlowsInTransit:
     """Flows in transit: their rates, remaining bytes, and the times at which they end if nothing changes.
 
     Arrays are per message, or per resource (link or limit) with a last element for "none", which pads the rows of
-    `tables.uses` (the resources of each message). The event loop (run.py) calls `next_end` and `change_flows`.
+    `tables.uses` (the resources of each message). The event loop (run.py) calls `next_end` and `change_flows`. `watch`
+    receives every changed load of a link or limit; None: nobody does.
     """
 
     def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
@@ -63,7 +64,7 @@ class FlowsInTransit:
         return float(self.end[self.in_transit].min()) if len(self.in_transit) else np.inf
 
     def flows_ended(self, until: float) -> tuple[Longs, float]:
-        """Return the flows that end by then, and when the last of them does."""
+        """Return the flows that end by then, and when the last of them does (0.0 if there are none)."""
         ends = self.end[self.in_transit]
         chosen = ends <= until
         if not chosen.any():

@@ -23,6 +23,9 @@ from antiphon.core.columns import Floats, Ints, Longs, order_of, run_starts
 from antiphon.cost.flows.rates import FlowsInTransit
 from antiphon.cost.flows.tables import FlowTables, Watch
 
+# Of core.columns: order_of(keys, bound) returns the row numbers, stably sorted by keys below `bound`; run_starts where
+# runs of equal keys begin.
+
 SAME_MOMENT = 1 + 1e-12  # events closer than this factor are simultaneous; else rounding would split symmetric events
 NOTHING: Longs = np.zeros(0, np.int64)
 _EXPIRES, _COMBINED = 0, 1  # kinds of calendar entries: a latency ends, a rank has combined
@@ -52,7 +55,10 @@ class Moments:
 
 
 class FlowSimulation:
-    """The simulation of one size. A moment costs O(changes) and the rates that may change with them."""
+    """The simulation of one size. A moment costs O(changes) and the rates that may change with them.
+
+    `watch` receives every changed load of a link or limit; None: nobody does.
+    """
 
     def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
         self.tables, self.nbytes = tables, nbytes
@@ -116,7 +122,7 @@ class FlowSimulation:
         Arguments: messages whose flow has ended, whose latency has expired, that are ready; versions that are written.
         """
         self.moments += 1
-        first_ended, moving = ended, []
+        first_ended, moving = ended, []  # flows that leave the network; messages with bytes, which enter it
         # Each iteration processes the events that the previous one made possible at this moment. Work of length 0 (no
         # bytes, no latency, nothing to combine) ends at the same moment, so iterate until there are no more events.
         while len(ended) or len(expired) or len(written) or len(ready):

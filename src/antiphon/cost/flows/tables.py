@@ -42,6 +42,11 @@ from antiphon.core.topology import Topology
 from antiphon.cost.genmodel.work import Incasts
 from antiphon.cost.profile import Profile
 
+# Of core.columns: order_of(keys, bound) returns the row numbers, stably sorted by keys below `bound`; pointers(owners,
+# count) where the rows of each owner begin (CSR); index_in_run the position of each element in its run of equal values,
+# run_starts where these runs begin; unique_inverse(keys, bound) the distinct keys, ascending, and each key's index
+# among them.
+
 NEVER_ZERO = np.int32(2**30)  # counter of the sentinel "no message", "no version": more than can be subtracted from it
 
 
@@ -84,11 +89,11 @@ class FlowTables:
     (links and limits). Counters have an extra element for "none", which never falls to zero.
     """
 
-    paths: Paths
-    versions: Versions
+    paths: Paths  # the messages, and their uses: `use_message` and `use_resource` (a link or limit) per use
+    versions: Versions  # `read`, `write`: the version that each row of the schedule reads, and writes
     uses: Ints  # per message a row of the resources that it uses, padded with "none"
     cost: Floats  # per resource, and 0 for "none": seconds per byte
-    crowds: Crowds | None
+    crowds: Crowds | None  # None: incast is not possible
     after: Longs  # message -> the next message of its connection (src, dst, route)
     waits: NDArray[np.int32]  # counter per message: 1 for its latency, and 1 if another precedes it on its connection
     reads: NDArray[np.int32]  # counter per message: its rows that wait for a version

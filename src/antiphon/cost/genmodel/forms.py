@@ -78,7 +78,7 @@ def cps(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
 
 
 def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Price hierarchical co-located parameter servers with these fan-ins, the first step's first. O(fan-ins).
+    """Price hierarchical co-located parameter servers with these fan-ins, in the order of the steps. O(fan-ins).
 
     Table 2 is wrong in two terms: the product in the delta term runs over the wrong indices (visible from three levels
     on); the epsilon term names a fan-in f_-1 and lacks the factor 2.

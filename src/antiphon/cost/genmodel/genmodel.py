@@ -55,7 +55,8 @@ def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str |
     same times as by the closed forms in forms.py. A message of k pieces is in progress in k steps, with one piece in
     each; every step is priced as above, over all messages in progress.
 
-    Prepared once in O(E log E) for E = rows times links per route; then any size in O(1).
+    `profile`: the figures of incast, gamma and delta, and others that replace the topology's nominal ones; None: there
+    are none. Prepared once in O(E log E) for E = rows times links per route; then any size in O(1).
     """
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)
@@ -75,8 +76,9 @@ def alpha_beta_gamma(
 class _Bottlenecks:
     """The bottlenecks of every segment: a stretch of steps in which the same messages are in progress (runs.py).
 
-    A run of `work.loads` or `work.combined` is one value of these functions: (link, limit or rank; segments low to
-    high - 1; values). The bottleneck of a segment is the index of a message or run, -1 if there is none.
+    `work.loads` (per link or limit) and `work.combined` (per rank) are piecewise constant functions over segments. A
+    run is one of their constant parts: the link, limit or rank, its segments low to high - 1, and its values. The
+    bottleneck of a segment is the index of a message or run, -1 if there is none.
     """
 
     work: Work
@@ -113,7 +115,7 @@ class _Bottlenecks:
         return greatest_per_segment(combined.low, combined.high, gamma + delta, len(self.work.segments))
 
     def sum_over_steps(self, value: Floats, bottleneck: Longs) -> Floats:
-        """Return the value of each segment's bottleneck, times the segment's number of steps; 0 if it has none."""
+        """Return per segment the value of its bottleneck, summed over the segment's steps; 0 if it has none."""
         spent: Floats = np.zeros(len(bottleneck))
         used = np.flatnonzero(bottleneck >= 0)
         spent[used] = value[bottleneck[used]] * self.work.segments.length[used]

@@ -38,6 +38,9 @@ from antiphon.core.columns import (
 from antiphon.core.messages import Messages
 from antiphon.core.stairs import upper_envelope
 
+# Of core.columns: order_of(keys, bound) returns the row numbers, stably sorted by keys below `bound`; run_starts where
+# runs of equal keys begin; unique_inverse(keys, bound) the distinct keys, ascending, and each key's index among them.
+
 Numbers = NDArray[Any]
 
 
@@ -225,6 +228,6 @@ def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> 
     """
     if not len(low):
         return np.full(count, -1, np.int64)
-    # Reversed, so that of equal values the first run wins.
+    # Reversed, so that of equal values the first run wins; `count` segments lie between count + 1 marks.
     _, winner = upper_envelope(low[::-1], high[::-1], value[::-1], count + 1)
     return np.where(winner >= 0, len(low) - 1 - winner, -1)[:count]

@@ -43,6 +43,9 @@ from antiphon.cost.genmodel.runs import (
 )
 from antiphon.cost.profile import Incast, Profile
 
+# Of core.columns: unique_inverse(keys, bound) returns the distinct keys below `bound`, ascending, and each key's index
+# among them.
+
 NO_INCAST = Incast()
 
 
@@ -64,9 +67,9 @@ class Incasts:
         kinds = [profile.incast.get(t.kind, NO_INCAST) for t in topology.types]
         entries_of_limits = []
         for limit in topology.limits:
-            joined = [kinds[int(topology.link_type[link])] for link in limit.links]
+            incasts_of_links = [kinds[int(topology.link_type[link])] for link in limit.links]
             # The worst link decides: greatest epsilon, and for equal ones the smallest threshold.
-            entries_of_limits.append(max(joined, key=lambda incast: (incast.epsilon, -incast.w_t)))
+            entries_of_limits.append(max(incasts_of_links, key=lambda incast: (incast.epsilon, -incast.w_t)))
         incasts = [*kinds, *entries_of_limits]  # per link type, then per shared limit
         index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(entries_of_limits))]).astype(np.int64)
         epsilon = np.array([incast.epsilon for incast in incasts], np.float64)

@@ -80,30 +80,30 @@ def rebucket(step: RecordedJob, gradients: Sequence[Gradient], min_bytes: int) -
 
     The result has no lanes: it is to be replayed with serial=True (steps.py), which makes a lane for each group.
     """
-    sizes: list[tuple[float, int]] = []
+    ready_buckets: list[tuple[float, int]] = []  # (work after which the bucket is ready, its bytes)
     total = 0
     for position, gradient in enumerate(gradients, 1):
         total += gradient.nbytes
         if total >= min_bytes or position == len(gradients):
-            sizes.append((gradient.work, total))
+            ready_buckets.append((gradient.work, total))
             total = 0
     old_buckets = [call for call in step.calls if call.bucket]
     other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
     new_number = {call: position for position, call in enumerate(other_calls)}
     buckets = [
         RecordedCollective(old_buckets[0].kind, nbytes, old_buckets[0].group, seconds=0.0, bucket=True)
-        for _, nbytes in sizes
+        for _, nbytes in ready_buckets
     ]
     ranks = {
-        rank: _rebucket_line(
-            step, items, new_number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)]
+        rank: _rebucket_timeline(
+            step, items, new_number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(ready_buckets)]
         )
         for rank, items in step.ranks.items()
     }
     return replace(step, ranks=ranks, calls=[*(step.calls[call] for call in other_calls), *buckets], lanes={})
 
 
-def _rebucket_line(
+def _rebucket_timeline(
     step: RecordedJob,
     items: Sequence[TimelineItem],
     new_number: dict[int, int],

@@ -27,7 +27,7 @@ from antiphon.cost.replay.steps import (
 from antiphon.errors import Unsupported
 
 MAX_WORK = 2**21  # items times ranks
-_ZERO_SECONDS = 1e-12  # at most this much counts as zero
+_ZERO_SECONDS = 1e-12  # times of at most this count as zero
 
 
 def remove_slowdown(job: RecordedJob, cores: int) -> RecordedJob:

@@ -36,8 +36,8 @@ _RETURN = -1  # a kind of mark beside the kinds of items: the rank returns from 
 class RankCall:
     """One collective as one rank recorded it. Times are in seconds, by the clock of the rank's host."""
 
-    kind: str
-    nbytes: int
+    kind: str  # "allreduce", ...
+    nbytes: int  # as nccl-tests counts them
     group: str  # key of the process group
     called: float  # when the rank was ready for it
     start: float  # when it began to run at this rank
@@ -84,7 +84,7 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
         _build_collective(members, possible_begins, by_rank, group_numbers, clock_ahead) for members in collectives
     ]
     ranks = {
-        rank: _build_line(trace, collective_of_call[rank], clock_ahead[rank], recorded)
+        rank: _build_timeline(trace, collective_of_call[rank], clock_ahead[rank], recorded)
         for rank, trace in by_rank.items()
     }
     steps = [
@@ -171,10 +171,10 @@ def _clock_offsets(by_rank: Mapping[int, RankTrace], collectives: Sequence[Mappi
     first = next(iter(by_rank))
     offsets = dict.fromkeys(by_rank, 0.0)
     for rank, trace in by_rank.items():
-        shared = [members for members in collectives if first in members and rank in members]
-        if trace.host != by_rank[first].host and shared:
+        common_calls = [members for members in collectives if first in members and rank in members]
+        if trace.host != by_rank[first].host and common_calls:
             offsets[rank] = median(
-                trace.calls[members[rank]].end - by_rank[first].calls[members[first]].end for members in shared
+                trace.calls[members[rank]].end - by_rank[first].calls[members[first]].end for members in common_calls
             )
     return offsets
 
@@ -216,7 +216,7 @@ def _list_lanes(trace: RankTrace, collective_of_call: Sequence[int]) -> list[lis
     return [[number for _, number in sorted(lane)] for lane in lanes.values()]
 
 
-def _build_line(
+def _build_timeline(
     trace: RankTrace, collective_of_call: Sequence[int], clock_ahead: float, collectives: Sequence[RecordedCollective]
 ) -> list[TimelineItem]:
     """Return the items of a rank, from the beginning of its first step to the end of its last.
@@ -273,6 +273,7 @@ def _last_gradients(trace: RankTrace, items: Sequence[TimelineItem], clock_ahead
         if not begin <= at <= end:
             continue
         while position < len(work) and work[position].recorded_at + work[position].seconds <= at:
+            # without the part that lies before the step
             work_done += work[position].seconds - max(begin - work[position].recorded_at, 0.0)
             position += 1
         partial = max(at - max(work[position].recorded_at, begin), 0.0) if position < len(work) else 0.0

@@ -116,9 +116,9 @@ class CollectiveStates:
 
     def __init__(self, job: RecordedJob, serial: bool) -> None:
         self.callers = job.callers
-        # all per collective: ranks and earlier collectives that it still needs before it can begin
+        # per collective: the number of ranks, and of earlier collectives on its lanes, that it still waits for
         self.missing = [len(ranks) for ranks in self.callers]
-        self.ready = [0.0] * len(job.calls)  # when the last of these was there
+        self.ready = [0.0] * len(job.calls)  # per collective: when the last of these was there
         self.ends: list[float | None] = [None] * len(job.calls)  # None: it has not ended
         self.waiting_ranks: list[list[int]] = [[] for _ in job.calls]  # ranks that wait for it
         self.successors: list[list[int]] = [[] for _ in job.calls]  # the next collectives on its lanes

@@ -112,7 +112,8 @@ def _assign_gpus(box: Sequence[int], members: Sequence[ProcessPlace]) -> list[in
     if not known_lists or (
         len(members) == len(box) and any(number >= len(box) for numbers in known_lists for number in numbers)
     ):
-        return list(box[: len(members)])  # no numbers, or those of a larger host
+        # without numbers; or with those of a larger host, where the machine has only the GPUs that the job got
+        return list(box[: len(members)])
     first = known_lists[0]
     if len(known_lists) < len(members):
         raise Unsupported(f"only some processes set which GPUs they see; set it for all, or {RANKS}")

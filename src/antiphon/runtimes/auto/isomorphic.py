@@ -7,8 +7,8 @@ labellings renumbers them:
     allocation A: GPUs 0 1 4 5  -> canonical form X, plans saved
     allocation B: GPUs 2 3 6 7  -> canonical form X, plans relabelled 0>2, 1>3, 4>6, 5>7
 
-Files are not trusted: `renumber_plan` verifies every schedule on the requesting machine. Its program is proven when the
-caller makes a book of the plans (`make_book` in serve/book.py).
+Files are not trusted: `renumber_plan` verifies every schedule on the requesting machine. The programs of the schedules
+are proven when the caller makes a book of the plans (`make_book` in serve/book.py).
 """
 
 from __future__ import annotations

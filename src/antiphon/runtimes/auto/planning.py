@@ -61,7 +61,7 @@ def plan_collectives(machine: Topology, on_plan: Callable[[Plan, PredictedGain],
                     model=MODEL,
                     planners=names,
                     root=root,
-                    workers="none",
+                    workers="none",  # no worker processes
                     nccl=False,  # no comparison with NCCL's predicted times
                 )
                 if kind in tuning.plans:

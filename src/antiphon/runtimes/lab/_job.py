@@ -61,6 +61,7 @@ class LabJob:
     programs: list[bytes] = field(default_factory=list, repr=False)  # schedules compiled to operations per rank
 
     def encode(self) -> bytes:
+        """Return a line of JSON, then the programs; the line has their `lengths` in bytes."""
         fields = {key: value for key, value in vars(self).items() if key != "programs"}
         fields |= {
             "cases": [asdict(case) for case in self.cases],
@@ -144,6 +145,7 @@ class _Rank(Peers):
             case, buffers = cases[0], RankBuffers(self.collectives[cases[0].program], rank, cases[0])
             calls = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
             with record_wires({rank: wire} if case.trace else {}) as recorder:
+                # theirs=None: there is no library's own collective; `messages` of all ranks are added up in the rows
                 measurement = Measurement(cases, buffers, calls, theirs=None, peers=self, recorder=recorder)
                 rows = measurement.run(messages=[plan.needs.sends for plan in plans])
             self.send(rows=rows)
@@ -261,8 +263,8 @@ class _Leader:
             rows, counted = self._lead_group(self.job.cases[numbers[0]].ranks)
             for number, row, carried in zip(numbers, rows, counted, strict=True):
                 print(MARK + json.dumps({"case": number, **row, "counted": carried}), flush=True)
-        self.receive(ranks)
-        self.send(ranks, {})
+        self.receive(ranks)  # the empty rows by which each rank shows that it is done
+        self.send(ranks, {})  # now all may close their sockets
 
     def _share_values(self, ranks: Sequence[int]) -> None:
         """Receive a value from each rank, and send all of them to all."""
@@ -274,6 +276,7 @@ class _Leader:
         # `before`: counters before the watched run under way; empty: none is, as a lab has links
         counted, before = list[list[int]](), list[int]()
         while True:
+            # all ranks of a group take the same steps, so their messages are of one kind, and their rows equal
             messages = self.receive(ranks)
             first = messages[ranks[0]]
             # after `watch` a rank sends `ready` for the watched run; any other message means that the run is over

@@ -41,7 +41,7 @@ SETTINGS = {
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
 }
-Batch = tuple[str, str, str]  # program, namespace, text
+Batch = tuple[str, str, str]  # program; namespace, "": that of the process that runs it; commands, one per line
 
 
 def rank_address(rank: int) -> str:
@@ -50,7 +50,7 @@ def rank_address(rank: int) -> str:
 
 
 def network_address(layout: LabLayout, rank: int, switch: int) -> str:
-    """Return the address of a rank with several switches at one of them, with another prefix than `rank_address`.
+    """Return the address that a rank with several switches has at one of them, beside its `rank_address`.
 
     Two switches share a prefix from 10.100 on, each with two subnets.
     """
@@ -60,7 +60,7 @@ def network_address(layout: LabLayout, rank: int, switch: int) -> str:
 
 
 def rank_switches(layout: LabLayout) -> dict[int, list[int]]:
-    """Return the switches of the ranks that have several: each is its own network, like the cards of a host."""
+    """Return the switches of each rank that has several: each of them is a network of its own, as of a host's cards."""
     switches_of: dict[int, list[int]] = defaultdict(list)
     for port in layout.ports:
         if port.node < layout.machine.ranks <= port.peer:
@@ -152,7 +152,7 @@ def _configure_port(layout: LabLayout, port: CableEnd, ip: list[str], tc: list[s
 
 
 def _shaper_commands(device: str, rate: Fraction) -> list[str]:
-    """Return the commands that limit what a device sends to a rate."""
+    """Return the commands that limit the rate at which a device sends."""
     htb = f"htb rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + ETHERNET_HEADER}"
     return [
         f"qdisc add dev {device} root handle 1: htb default 1",
@@ -161,7 +161,9 @@ def _shaper_commands(device: str, rate: Fraction) -> list[str]:
 
 
 def _add_routes(layout: LabLayout, ip: dict[int, list[str]], fdb: dict[int, list[str]], verb: str) -> None:
-    """Add or replace (`verb`) routes of ranks to all others with the next card, and ports of switches to each card."""
+    """Add or replace (`verb`) the routes of ranks to all others, each by the card of the next rank on the path, and the
+    entries of switches that name the port towards each card.
+    """
     for target, steps in layout.next_link.items():
         for node in steps:
             device, card = _next_hop(layout, node, target)
@@ -190,8 +192,8 @@ def _direct_route(ip: list[str], verb: str, target_address: str, device: str, ca
 def _routes_by_switch(
     layout: LabLayout, switches_of: dict[int, list[int]], ip: dict[int, list[str]], verb: str
 ) -> None:
-    """Add or replace routes to the address of a rank at a switch: by that switch from ranks that are there, too, else
-    as to the rank."""
+    """Add or replace routes to the addresses that ranks have at their switches: over this switch from ranks that are at
+    it, too; from all others along the path to the rank."""
     for target, switches in switches_of.items():
         for switch, node in product(switches, layout.ranks):
             if node == target or node not in layout.next_link[target]:

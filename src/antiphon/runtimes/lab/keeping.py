@@ -42,7 +42,8 @@ class Lab:
     name: str
     keeper: int  # the process that keeps its namespaces (kernel.py)
     began: str  # when that process began, in kernel ticks: distinguishes it from a later one with the same number
-    about: dict[str, Any]  # the facts it was made from: topology, scale, ranks, hosts, devices, owner
+    # the facts it was made from: topology, scale, ranks, hosts, devices, owner (the process that it ends with; 0: none)
+    about: dict[str, Any]
     leashed: bool  # whether it ends with the process that made it
 
     def layout(self) -> LabLayout:
@@ -57,7 +58,10 @@ class Lab:
         return topology
 
     def change(self, batches: Sequence[Batch], dead: str | None = None) -> None:
-        """Run commands in its namespaces. `dead`: names of the links that are down from then on, for its processes."""
+        """Run commands in the namespaces of the lab.
+
+        `dead`: the names of the links that are down from then on, for its processes to read; None: as before.
+        """
         spec = json.dumps({"batches": batches, "dead": dead}).encode() + b"\n"
         done = subprocess.run([*SCRIPT, "change", str(self.keeper)], input=spec, capture_output=True, check=False)
         if done.returncode:
@@ -68,7 +72,7 @@ class Lab:
         return start_time(self.keeper) == self.began
 
     def end(self) -> None:
-        """Take it down; the kernel ends its processes first. Failed if it does not end."""
+        """Take the lab down; the kernel ends its processes first. Failed if the keeper does not end."""
         with contextlib.suppress(ProcessLookupError):
             if self.is_up():
                 os.kill(self.keeper, signal.SIGKILL)
@@ -142,7 +146,8 @@ def _keeper_spec(topology: Topology, layout: LabLayout, name: str, scale: str, l
 def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[Lab, subprocess.Popen[bytes]]:
     """Make a lab; return it with the process that was started (of a lab that is not leashed, it has ended).
 
-    `leashed`: the lab ends when that process is stopped, or when this one ends in any way."""
+    `scale`: as `lay_out` reads it. `leashed`: the lab ends when that process is stopped, or when this one ends in any
+    way."""
     need_root()
     layout = lay_out(topology, scale)
     if find_lab(name) is not None:
@@ -204,7 +209,7 @@ def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
     try:
         keeper.wait(_END_TIMEOUT)
     except subprocess.TimeoutExpired:
-        keeper.kill()  # and by its death signal the lab
+        keeper.kill()  # the lab ends with it, by the death signal that it has asked for (kernel.py)
         keeper.wait(_END_TIMEOUT)
     for stream in (keeper.stdout, keeper.stderr):
         if stream is not None:
@@ -235,6 +240,7 @@ def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
             raise Invalid(
                 f"the lab {quote(name)} that is up is another machine; choose another --name, or take it down"
             )
+        # without a scale any will do
         if scale and lay_out(topology, scale).speed != existing.layout().speed:
             raise Invalid(f"the lab {quote(name)} is up at scale {quote(existing.about['scale'])}; take it down first")
         yield existing

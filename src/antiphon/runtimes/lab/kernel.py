@@ -108,7 +108,7 @@ def keep() -> None:
         print(f"keeper {child}", flush=True)
         if not spec["leashed"]:
             return
-        os.close(1)
+        os.close(1)  # so that the reader of the pipe sees its end when the keeper, `child`, ends
         os.waitpid(child, 0)
         return
     if spec["leashed"]:
@@ -133,7 +133,7 @@ def keep() -> None:
 
 def _set_up(spec: dict[str, Any]) -> None:
     """Create mounts, network namespaces and their content."""
-    _mount_filesystem("none", "/", kind="", flags=_RECURSIVE | _PRIVATE)
+    _mount_filesystem("none", "/", kind="", flags=_RECURSIVE | _PRIVATE)  # mounts below are not seen outside the lab
     _mount_filesystem("proc", "/proc", "proc")
     _mount_filesystem("tmpfs", "/dev/shm", "tmpfs")
     os.makedirs(SPACES, exist_ok=True)

@@ -98,6 +98,7 @@ class LabLayout:
 
     def connected(self) -> bool:
         """Return whether every node has a path to every rank."""
+        # a rank has no link towards itself
         return all(len(links_of) == len(self.nodes) - 1 for links_of in self.next_link.values())
 
 

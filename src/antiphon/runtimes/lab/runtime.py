@@ -71,8 +71,8 @@ class LabRuntime(Runtime):
 
 
 class _CasesOfLab:
-    """The cases of one machine in its lab. By number of each program that is used: `programs`, and `expected`, the
-    function from message size to predicted seconds."""
+    """The cases of one machine in its lab. `programs` and `expected` (functions from message size to predicted seconds)
+    have the number of each program that is used as keys."""
 
     def __init__(self, lab: Lab, programs: Sequence[Runnable], cases: Sequence[Case], how: How) -> None:
         self.lab, self.layout, self.how = lab, lab.layout(), how
@@ -89,7 +89,9 @@ class _CasesOfLab:
         return make_predictor(schedule, self.layout)
 
     def _with_timeout(self, case: Case) -> Case:
-        """Return the case with a limit on the time without progress, unless it has one."""
+        """Return the case with a limit on the time without progress, unless it has one.
+
+        Unsupported for a case in place whose schedule has no program in place."""
         if case.unit and case.in_place and not self.programs[case.program].in_place:
             raise Unsupported("this schedule has no program in place; run it out of place")
         # twice the predicted time may pass without progress, but less than the whole run has
@@ -157,7 +159,7 @@ def _peers_of_ranks(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict
 
 
 def _run_job(lab: Lab, job: LabJob, timeout: float, on_row: Callable[[Row], bool]) -> None:
-    """Run a job; pass its rows to `on_row` at once. It ends with this call, or when `on_row` returns True."""
+    """Run a job; pass its rows to `on_row` at once. The job ends with this call, or when `on_row` returns True."""
     command = [*SCRIPT, "enter", str(lab.keeper), HOST, "once", sys.executable, "-m", "antiphon.runtimes.lab._job"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     late, row_count = threading.Event(), 0
@@ -228,7 +230,7 @@ def _fault_text(lab: Lab, row: Row) -> str:
 
 def _greatest_load(layout: LabLayout, links: Sequence[Row]) -> int:
     """Return the most bytes that one shaper (tc's queue with a rate) passes: of a link direction or a shared limit."""
-    load = {link["link"]: link["expected"] for link in links}
+    load = {link["link"]: link["expected"] for link in links}  # by name as of `_link_rows`, such as "r0>s0"
     shared = [
         sum(
             load.get(">".join([near, far] if limit_queue.outward else [far, near]), 0)
@@ -246,6 +248,7 @@ def _link_rows(layout: LabLayout, program: Program, case: Case, counted: Sequenc
     sends = program.kind[program.part_op] == SEND
     length = layout_of(program, case.unit).length[sends] * data_type(case.dtype).itemsize
     ranks = program.ranks
+    # a number per (sender, receiver), which divmod takes apart below
     key = program.rank[program.part_op][sends] * ranks + program.peer[program.part_op][sends]
     pairs, inverse = np.unique(key, return_inverse=True)
     total = np.zeros(len(pairs), np.int64)  # bytes from rank to rank

@@ -27,8 +27,8 @@ def make_library_call(
 ) -> Callable[[Array, Array], None] | None:
     """Return a call that takes (input, output) like ours; in place it ignores the input.
 
-    None where MPI has none: custom relations, several roots, relays among the processes, reductions of float16,
-    bfloat16 and float8."""
+    `unit`: elements of a block of weight 1. None where MPI has none: custom relations, several roots, relays among the
+    processes, reductions of float16, bfloat16 and float8."""
     if collective.custom is not None or len(collective.roots) > 1 or comm.size != len(collective.members):
         return None
     if collective.combining and dtype.name not in MPI_TYPES:
@@ -69,7 +69,7 @@ def _make_call(  # noqa: PLR0911
     def uneven(data: Array) -> Any:
         return [data, weights, starts, mpi_type]
 
-    # a: input, b: output
+    # a: input, b: output; in place the input lies in b
     if collective.kind == "allreduce":
         return lambda a, b: comm.Allreduce(in_place_marker if in_place else even(a), even(b), op)
     if collective.kind == "reduce":

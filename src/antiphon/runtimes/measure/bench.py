@@ -92,7 +92,7 @@ def run_plan(  # noqa: PLR0913
 
 
 def _write_trace(path: str | os.PathLike[str], plan: Plan, on: str, row: Row) -> None:
-    """Move what a run recorded out of its row into a file."""
+    """Take the records of a run out of its row, and write them as a trace."""
     title = f"{plan.collective.kind} on {plan.topology.name}, measured on {on}"
     facts = {"nbytes": row["nbytes"], "runs": row["runs"], "seconds": row["seconds"]}
     write_bytes(path, measured_trace(row.pop("traced"), title, facts))
@@ -427,7 +427,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 # ---- the number of pieces ----
 
 MIN_PIECE = 2**14  # bytes of the buffer; smaller pieces only add latency
-MAX_PIECES = 64  # of the buffer
+MAX_PIECES = 64  # in which the buffer is sent at most
 MAX_TRIES = 16  # each is a launch of its own
 
 

@@ -4,8 +4,9 @@
     ring     a ring allreduce
     incast   every rank sends its block to all others at once, and nothing is combined (x-to-x)
 
-Their times grow differently with the number of ranks. Plan cps shows alpha, G = 2 beta + gamma, delta and incast, and
-incast tells beta from gamma; ring is a further check, which is not among the default plans.
+Their times grow differently with the number of ranks. The times of cps determine alpha, G = 2 beta + gamma, delta and
+the slowdown by incast. Those of plan incast separate beta from gamma, as it combines nothing. Plan ring is a further
+check, which is not among the default plans.
 """
 
 from __future__ import annotations

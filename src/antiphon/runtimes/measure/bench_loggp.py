@@ -202,9 +202,9 @@ def _measure_bursts(
 
 
 def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
-    """Return the greatest number up to n that is 1 modulo the number of ports.
+    """Return the greatest number of messages, up to n, that leaves 1 when it is divided by the number of ports.
 
-    Ports send that many messages at once, so of these messages the last is sent alone.
+    The ports send as many messages at once as there are ports, so the last of these messages is sent alone.
     """
     burst = next(figure for figure in fit_simultaneous(rows) if figure.kind == BURST)  # of small messages
     ports = burst.count or 1
@@ -212,7 +212,7 @@ def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
 
 
 class _ChainMeasurement:
-    """Measures the schedules of sizes, each with its numbers of copies; each schedule is lowered once."""
+    """Measures all schedules at each size, with the numbers of copies for that size; lowers each schedule once."""
 
     def __init__(self, setup: MeasurementSetup, n: int, base_case: Case) -> None:
         self.setup, self.n, self.base_case = setup, n, base_case

@@ -89,7 +89,7 @@ def bench_micro(
 
 
 def _with_throughput(row: Row, pattern: Pattern, blocks: int) -> Row:
-    """Add the keys on throughput to a row. `blocks`: how many a buffer of row["nbytes"] holds."""
+    """Add the keys on throughput to a row. `blocks`: number of blocks in a buffer of row["nbytes"]."""
     carried = row["nbytes"] * pattern.busiest / blocks
     published, min_nbytes = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
     return {

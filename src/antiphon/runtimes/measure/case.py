@@ -29,7 +29,7 @@ from antiphon.formats.program import both
 SMALL, CALLS_TOGETHER = 2**16, 5
 
 Row = dict[str, Any]
-RowCallback = Callable[[int, Row], None]
+RowCallback = Callable[[int, Row], None]  # gets the number of a case, and its row
 Stop = Callable[[], bool]  # whether to skip the remaining cases
 
 

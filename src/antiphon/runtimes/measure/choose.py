@@ -209,7 +209,7 @@ class Races:
         self.began, self.limit = time.monotonic(), limit
         self.rows: list[Row] = []
         self.complete = tuning.complete
-        self.interrupted = not tuning.complete  # Ctrl-C alone leaves the search by the model incomplete
+        self.interrupted = not tuning.complete  # only Ctrl-C leaves the search by the model incomplete
         self.unmeasured = 0
         # an MPI process cannot launch others
         self.confirmations = CONFIRMATIONS if self.confirms and not is_launched() else 0
@@ -370,7 +370,7 @@ class Races:
     def add_row(
         self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], done_of_total: tuple[int, int]
     ) -> None:
-        """Add a measurement. `done_of_total`: its number, and that of all."""
+        """Add a measurement. `done_of_total`: the number of measurements so far, and of all."""
         kind, size, number = owner
         candidate = self.tuning.shortlist[kind][number].candidate
         if self.progress is not None:
@@ -396,7 +396,8 @@ Item = TypeVar("Item")  # the result at a size: a SizeChoice here, a `Best` in l
 
 @dataclass(frozen=True, eq=False)
 class SizeChoice:
-    """The best schedule at a size. `row`: its measurement; None if the model chose. `measured_bytes`: the size that was
+    """The best schedule at a size. `listed`: the schedule, with its claims and the times that the model predicts.
+    `row`: its measurement; None if the model chose. `measured_bytes`: the size that was
     measured: `nbytes` rounded to whole elements per block; 0: none. `ties`: schedules that may be as fast."""
 
     nbytes: int

@@ -112,9 +112,11 @@ class _OnDevice(Runtime):
                         {**prepared.facts, "slow_share": hybrid.share / max(hybrid.count, 1), "t_dpa": hybrid.later}
                     )
                 with buffers.library_call(schedules[0].collective, self.library) as theirs:
+                    # Peers(): no other process takes part
                     rows = Measurement(cases_of_group, buffers, calls, theirs, Peers()).run()
                 for number, runnable, row, extra in zip(numbers, runnables, rows, facts, strict=True):
                     selected = _describe_lowering(runnable, how.lowering) if lowered else {}
+                    # "agree": of the outputs of the last call, which is one of the last case
                     on_row(number, {**row, **extra, **selected, "agree": buffers.agree()})
 
 
@@ -139,7 +141,7 @@ class Threads(_OnDevice):
         """Return a group with as many blocks as there may be threads, at least one per rank."""
         if ranks > MOST_THREADS:
             raise Unsupported(f"{ranks} ranks, each a thread of this process: at most {MOST_THREADS}; run it on local")
-        return Group(self.device(how), ranks, min(STREAMS, max(1, MOST_THREADS // ranks)))
+        return Group(self.device(how), ranks, blocks=min(STREAMS, max(1, MOST_THREADS // ranks)))
 
 
 class Cuda(_OnDevice):
@@ -160,7 +162,7 @@ class Cuda(_OnDevice):
         super().ready(how)
 
     def group(self, ranks: int, how: How) -> Group:
-        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)  # a warp has 32 threads
+        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, threads=WARPS * 32)  # a warp has 32 threads
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
         for name, plan in plans.items():
@@ -221,7 +223,7 @@ class _DeviceBuffers(AllBuffers):
     def __init__(self, schedule: Schedule, case: Case, group: Group) -> None:
         super().__init__(schedule, case)
         self.group = group
-        # of the buffers, in the order of INPUT, OUTPUT and SCRATCH; lengths are in elements
+        # where the buffers are, and their elements: [rank, INPUT / OUTPUT / SCRATCH]
         self.addresses = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
         self.on_device = False  # whether the device has newer outputs than `outputs`
@@ -236,7 +238,7 @@ class _DeviceBuffers(AllBuffers):
         if schedule.joint is None:
             return False
         try:
-            with self.group.for_a_while():
+            with self.group.for_a_while():  # memory allocated in this block is freed at its end
                 self.group.joined([np.zeros(1, self.dtype)] * self.group.ranks)
         except Unsupported:
             return False
@@ -323,7 +325,10 @@ class _DeviceBuffers(AllBuffers):
 
     @contextmanager
     def library_call(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:
-        """Yield the same call by a library on the same buffers; None if it has none."""
+        """Yield the call of the case by the library in the file `name`, on the same buffers; None if it has none.
+
+        "": the call is made by NumPy.
+        """
         if not name:
             yield self.run_numpy
             return
@@ -372,20 +377,21 @@ class _DeviceBuffers(AllBuffers):
         return fitting
 
     def _make_call(
-        self, plans: Plans, how: CallChoice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]
+        self, plans: Plans, choice: CallChoice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]
     ) -> None:
         """Make a call with these buffers, in the way and with the tables of a choice."""
-        case, group, plan = self.case, self.group, plans[how.tables]
+        case, group, plan = self.case, self.group, plans[choice.tables]
         arguments, timeout = (plan, case.unit, addresses, lengths, self.dtype, case.op), case.timeout or CALL_TIMEOUT
-        if how.way == "kernel":
-            group.go(*arguments, lanes=how.lanes, rounds=how.rounds, timeout=timeout)
+        if choice.way == "kernel":
+            group.go(*arguments, lanes=choice.lanes, rounds=choice.rounds, timeout=timeout)
         else:
-            group.go_by_host(*arguments, lanes=how.lanes, way=how.way, timeout=timeout)
+            group.go_by_host(*arguments, lanes=choice.lanes, way=choice.way, timeout=timeout)
 
     @contextmanager
     def _spare_memory(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
         """Yield memory of the same lengths, so that trial calls do not change the buffers of the case."""
-        arrays_of_buffers = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]  # by rank
+        # a list per buffer (INPUT, OUTPUT, SCRATCH), with an array per rank
+        arrays_of_buffers = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
             yield np.array(
                 [self._allocate_buffers(buffer, arrays) for buffer, arrays in enumerate(arrays_of_buffers)], np.uintp
@@ -403,11 +409,13 @@ class _DeviceBuffers(AllBuffers):
         self.on_device = False
 
     def refresh(self) -> None:
+        """Restore, before a call in place, the inputs that the last call has overwritten."""
         super().refresh()
         if self.case.in_place:
             self._write_outputs(self.initial_inputs)
 
     def spoil(self) -> None:
+        """Overwrite the outputs before a call that is checked, so that one that does nothing is noticed."""
         super().spoil()
         self._write_outputs([np.full(int(length), SPOILED).astype(self.dtype) for length in self.lengths[:, OUTPUT]])
 

@@ -188,10 +188,10 @@ class Steering:
 
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.control = mpi, Control(mpi)
-        # MPICH reads the variables at every call, Open MPI when a communicator is made
+        # MPICH, which alone has FALLBACK, reads the variables at every call; Open MPI when a communicator is made
         self.reads_at_calls = self.control.has(FALLBACK)
-        self.original: dict[str, int] = {}  # values of all variables that were ever set
-        self.settings: dict[str, int] = {}  # those in force
+        self.original: dict[str, int] = {}  # the user's values of all variables that were ever set here
+        self.settings: dict[str, int] = {}  # the variables set now
 
     def apply(self, settings: Mapping[str, int]) -> None:
         """Set these variables, and restore all others."""
@@ -261,7 +261,9 @@ class Control:
         self._call_checked("MPI_T_cvar_write", self._variable_handle(name), ctypes.byref(ctypes.c_int(value)))
 
     def names(self, name: str) -> dict[str, int]:
-        """Return the names of the values: from the description, one per line in numeric order, else enumerated."""
+        """Return the values of a variable by name: from its description, which has a line "NAME - ..." for each value
+        from 0 on, else from its MPI_T enumeration; none if there is no such variable.
+        """
         index, length = self._variable_index(name), ctypes.c_int(_MAX_TEXT)
         if index is None:
             return {}

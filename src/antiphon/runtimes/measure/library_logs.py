@@ -140,6 +140,7 @@ def tune_from_logs(
     wrong = sum(row["wrong"] for row in rows)
     described += [f"{wrong} rows with wrong results left out"] if wrong else []
     with suppress(AntiphonError):  # no figures of NCCL for this machine
+        # are the logs of other GPUs than those of the machine?
         remarks = [doubt_gpus(gpu, library_here(tuning.topology)) for gpu in gpus]
         described = [*filter(None, remarks), *described]
     notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
@@ -230,7 +231,7 @@ def _usual(values: Sequence[Any], fallback: Any) -> Any:
 
 
 def _forced_by(file: str, run: BenchmarkRun) -> dict[str, str]:
-    """Return NCCL's variables of a run: those of its log, and for others what the file name says."""
+    """Return NCCL's variables of a run: those in the log, and others as the file's name states them."""
     stem = Path(file).stem
     named = dict(_ASSIGNED.findall(stem))
     words = re.sub(r"(nvls|collnet)[-_. ](tree|direct|chain)", r"\1\2", stem.lower())
@@ -295,7 +296,7 @@ def _find_contenders(compared: Sequence[LogRun]) -> list[LibraryCandidate]:
         limit = MAX_BEHIND * median(by_setting[OWN])
         near = {key: median(times) for key, times in by_setting.items() if key in settings and median(times) <= limit}
         if near and near.get(previous, inf) > TIE_RATIO * min(near.values()):
-            previous = min(near, key=lambda key: (near[key], key))  # else that of the next smaller size is as fast
+            previous = min(near, key=lambda key: (near[key], key))  # else the choice of the next smaller size stays
         if near:
             contenders[previous] = settings[previous]
     return list(contenders.values())

@@ -134,7 +134,7 @@ def run_job(
         return _raise_fault(rows, count, LAUNCHER)
 
     def add_row_here(row: Row) -> bool:
-        """Add a row; return whether to stop the processes early."""
+        """Add a row; return whether to stop the processes early. After the last row they end by themselves."""
         add_row(row)
         return enough() and len(rows) < len(cases)
 
@@ -143,6 +143,7 @@ def run_job(
         job.write(Path(folder))
         script = [sys.executable, "-m", module, folder]
         try:
+            # false if `add_row_here` stopped the processes early
             complete = watch([*command, *script], add_row_here, timeout)
         except Failed:
             _raise_fault(rows, count, command[0])  # a reported fault says more

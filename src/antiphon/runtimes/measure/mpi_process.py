@@ -2,7 +2,7 @@
 
 Started as `python -m antiphon.runtimes.measure.mpi_process FOLDER`: rank 0 reads the job there and prints a line for
 every case. If a launcher started the command itself, process 0 may `work` on one job after another; the others `follow`
-until process 0 calls `dismiss`.
+until process 0 calls `dismiss`. "Collective." in a docstring says that all processes must make the call.
 
 A job has programs and cases (a program at one size). Process 0 broadcasts the job, then for each group of cases, which
 are measured in turns, their numbers. All processes of a group measure it together (`MpiProcess.run`), by one of:
@@ -65,7 +65,7 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
     default_call = call_on(comm)
     communicators = [steering.communicator(comm, race_case.library or {}) for race_case in cases]
     calls = [call_on(communicator) for communicator in communicators]
-    # by id of the call; the default call has none
+    # what to set before a call, by the call's id; nothing for the default call
     settings: dict[int, dict[str, int]] = {
         id(call): dict(race_case.library or {}) if steering.reads_at_calls else {}
         for call, race_case in zip(calls, cases, strict=True)
@@ -179,10 +179,10 @@ class PreloadedCall(TimedCall):
 
     def __init__(self, calls: MpiCalls, program: OpenProgram | None, call: MpiCall, buffers: RankBuffers) -> None:
         self.calls, self.program, self.call, self.buffers = calls, program, call, buffers
-        self.copies = buffers.collective.kind == "broadcast" and buffers.rank == buffers.collective.roots[0]
+        self.copies_input = buffers.collective.kind == "broadcast" and buffers.rank == buffers.collective.roots[0]
 
     def measure(self, count: int) -> float:
-        if self.copies:  # MPI_Bcast has one buffer: the root's data must lie there
+        if self.copies_input:  # MPI_Bcast has one buffer: the root's data must lie there
             self.buffers.target[:] = self.buffers.source
         return self.calls.measure(self.program, self.call, CALLS_FACTOR * count if count > 1 else 1)
 

@@ -35,7 +35,10 @@ MSCCLPP = "libmscclpp_nccl.so"
 
 @cache
 def launched_world() -> tuple[Any, Any] | None:
-    """Return the processes that a launcher started, as MPI and a communicator; None without one."""
+    """Return the processes that a launcher started, as mpi4py's MPI (under torchrun None) and a communicator.
+
+    None without a launcher.
+    """
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun, which srun may have started
         return None, import_module("antiphon.runtimes.measure.torch_process").TorchWorld()
     if find_spec("mpi4py") is None:
@@ -58,7 +61,7 @@ def find_nccl(how: How) -> tuple[str, str]:
             # a library that the user names belongs to AMD's GPUs if it is called so
             if not how.library or ("rccl" in Path(how.library).name) == (vendor == "hip"):
                 load_library(vendor, GPU_RUNTIMES[vendor])
-                return vendor, load_library(vendor, (how.library or file,))._name  # as it was found
+                return vendor, load_library(vendor, (how.library or file,))._name  # as it was loaded
     raise Missing(
         f"--on nccl: found neither CUDA's libcudart with {how.library or FILES['cuda']} nor ROCm's libamdhip64 with "
         f"{how.library or FILES['hip']}; run where the GPUs are, with the folders of both in LD_LIBRARY_PATH, or name "
@@ -67,7 +70,10 @@ def find_nccl(how: How) -> tuple[str, str]:
 
 
 def nccl_here(how: How) -> Library:
-    """Return NCCL or RCCL as found here. `algorithms` is empty: `nccl_choose` lists the settings of each version."""
+    """Return NCCL or RCCL as found here. `algorithms` is empty: `nccl_choose` lists the settings of each version.
+
+    `always` has the version code alone (22703: 2.27.3), which is no setting.
+    """
     for name in VARIABLES:
         if name in os.environ:
             raise Invalid(f"--on nccl: {name} is set, so NCCL does not choose by itself; unset it to measure")

@@ -9,8 +9,9 @@ How a setting reaches the library depends on its version:
     registered buffers     a communicator of its own, with the buffers as symmetric windows (from 2.27)
     library                a communicator of another library with NCCL's interface: 0 NCCL, 1 MSCCL++
 
-So a communicator is made for each `Nccl.key(setting)`. Settings are numbers by name, those of a `library.Candidate`;
-the default is {}: the library's own choice. What the library does not do raises `Refused` and is not measured.
+So a communicator is made for each `Nccl.key(setting)`. Settings are numbers by name, those of a `LibraryCandidate`
+(library.py); the default is {}: the library's own choice. What the library does not do raises `Refused` and is not
+measured.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ENTRIES = {
 PER_CALL = 23200  # from here on the configuration of a call (CallConfig, since 2.31) also selects protocols
 CHUNKS = 23000  # from here on tuner plugins set chunk sizes
 WINDOWS = 22700  # from here on there are symmetric windows
-CONFIGURED = 22703  # the version of which CommConfig has the fields
+CONFIGURED = 22703  # the version whose fields CommConfig has
 # as in nccl.h:
 EFFICIENT, ZERO = 1, 2  # CTA policies: few multiprocessors; none (copy engines)
 SYMMETRIC = 1  # kind of windows: at the same place on all ranks
@@ -214,7 +215,7 @@ class Nccl(CLibrary):
     def collective(
         self, collective: Collective, case: Case, communicator: c_void_p, stream: c_void_p, pointers: Sequence[int]
     ) -> Callable[[], None]:
-        """Return the call of a case. Refused if the library has none."""
+        """Return the call of a case. Refused if the library has none. `pointers`: input and output on the GPU."""
         entry, needs = ENTRIES[collective.kind]
         name = entry.removeprefix("nccl")
         values = {"op": OPERATORS.get(case.op, -1), "root": collective.roots[0] if collective.roots else 0}

@@ -46,7 +46,7 @@ CHANGES = {  # what the program or its environment has to change for it
 
 def list_settings(library: Library, kind: str) -> Iterator[LibraryCandidate]:
     """Yield the settings that race 1 tries besides NCCL's own choice."""
-    # `always`: values sent with every setting, NCCL's version code among them
+    # nccl_here keeps the library's version code in `always`
     version, nvidia = library.always["version"], library.name == "NCCL"
     for algorithm, protocol in list_algorithms(kind):
         if (nvidia or algorithm not in NVIDIA_ONLY) and version >= FIRST_VERSIONS.get(algorithm, 0):
@@ -73,7 +73,7 @@ class NcclRaces(LibraryRaces):
     def find_library(self) -> Library:
         self.stage, self.stage_of = ALGORITHM_RACE, dict[tuple[str, int], int]()
         self.beside: dict[tuple[str, int], dict[int, Row]] = {}
-        self.wrong: dict[str, str] = {}  # kinds of which a plan of ours computed wrong values, and where
+        self.wrong: dict[str, str] = {}  # by kind: the planner and size at which a plan of ours computed wrong values
         library = nccl_here(self.how)
         self.has_chunks = bool(chunk_plugin(library.name, library.always["version"], self.how.compiler))
         return library

@@ -101,7 +101,7 @@ class NcclProcess(MpiProcess):
         self.job: NcclJob = job
         self.world, self.peers = world, CommPeers(world)
         hosts = world.allgather(socket.gethostname())
-        # the GPU's number: how many earlier processes are on this host
+        # the GPU's number: the number of earlier processes on this host
         self.gpu = GpuRuntime(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
         self.folder = tempfile.TemporaryDirectory(prefix="antiphon-")
         chunk_rules = Path(self.folder.name) / "chunks.txt"

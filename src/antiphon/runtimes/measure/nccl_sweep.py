@@ -71,7 +71,7 @@ def run_sweep(
         raise Missing(f"--run {quote(command)}: no such program; give the command that starts nccl-tests")
     folder.mkdir(parents=True, exist_ok=True)
     resumed = (folder / "default.log").exists()  # an earlier sweep wrote it, so the time of the run is unknown
-    # `stage`: the settings that run now, as (name, variables), of which Ctrl-C counts those without a log
+    # `stage`: the settings that run now, as (name, variables); after Ctrl-C those without a log are counted
     begun, stage = time.monotonic(), [("default", dict[str, str]())]
     try:
         log_run(words, variables={}, path=folder / "default.log", limit=FIRST_LIMIT)

@@ -105,6 +105,7 @@ class Bandit:
 
     def choose(self) -> int:
         while True:
+            # in a job, the maximum of all processes' reports; here there is one
             if (own_report := self._learner.report()) is not None:
                 self._learner.update(own_report)
             column = self._column.get(self._learner.begin())
@@ -127,6 +128,7 @@ class Prior(Bandit):
         candidates = {recording.names[column]: candidate for candidate, column in self._column.items()}
         for line in read_learned(path):
             is_recorded = line.collective == recording.collective and line.name in candidates
+            # sizes between the same powers of two share a learner
             if is_recorded and line.nbytes.bit_length() == recording.nbytes.bit_length():
                 times = line.samples, line.seconds, line.low, line.high
                 self._learner.recall(Arm(candidates[line.name], bool(line.chosen), *times))

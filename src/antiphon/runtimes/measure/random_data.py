@@ -74,10 +74,10 @@ class RandomData:
     @cached_property
     def all_contributions(self) -> dict[int, tuple[int, ...]]:
         """All contributions per block."""
-        relation, names_of = self.collective.relation, dict[int, set[int]]()
-        for block, name in zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True):
-            names_of.setdefault(block, set()).add(name)
-        return {block: tuple(sorted(names)) for block, names in names_of.items()}
+        relation, ids_of = self.collective.relation, dict[int, set[int]]()
+        for block, contributor in zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True):
+            ids_of.setdefault(block, set()).add(contributor)
+        return {block: tuple(sorted(contributors)) for block, contributors in ids_of.items()}
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
@@ -130,10 +130,12 @@ class RankData:
         )
         pre_rows, pre_starts, post_rows, post_starts = data.relation
         relation = data.collective.relation
-        self._input_names: dict[int, list[int]] = {}
+        # by block of the input: whose contributions to it this rank begins with
+        self._contributors: dict[int, list[int]] = {}
         rows = pre_rows[pre_starts[rank] : pre_starts[rank + 1]]
-        for block, name in sorted(zip(relation.pre_block[rows].tolist(), relation.pre_id[rows].tolist(), strict=True)):
-            self._input_names.setdefault(block, []).append(name)
+        pairs = zip(relation.pre_block[rows].tolist(), relation.pre_id[rows].tolist(), strict=True)
+        for block, contributor in sorted(pairs):
+            self._contributors.setdefault(block, []).append(contributor)
         self._expected: dict[int, Key] = {}
         rows = post_rows[post_starts[rank] : post_starts[rank + 1]]
         for block, want in zip(relation.post_block[rows].tolist(), relation.post_want[rows].tolist(), strict=True):
@@ -152,12 +154,12 @@ class RankData:
         """Write the input into a buffer."""
         dtype, wide = self.data.dtype, accumulator(self.data.dtype)
         for block, place in self._input_places:
-            names = self._input_names.get(block, [])
-            total = self.data.contribution(block, names[0]) if names else np.zeros(0, dtype)
-            for name in names[1:]:
-                other = self.data.contribution(block, name)
+            contributors = self._contributors.get(block, [])
+            total = self.data.contribution(block, contributors[0]) if contributors else np.zeros(0, dtype)
+            for contributor in contributors[1:]:
+                other = self.data.contribution(block, contributor)
                 total = combine_of(self.data.op)(total.astype(wide), other.astype(wide)).astype(dtype)
-            if names:
+            if contributors:
                 buffer[place] = total
 
     def count_wrong(self, buffer: Array) -> int:

@@ -13,8 +13,8 @@ from antiphon.errors import AntiphonError, Invalid
 Row = Mapping[str, Any]
 COLUMNS = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "in_place")
 FIGURES = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "over_library", "predicted_seconds")
-# Planners whose schedules match a formula of GenModel, by its name there (rhd: recursive halving and doubling, cps:
-# co-located parameter server): in one piece, and rings in one direction.
+# (planner, collective) -> the name of GenModel's formula that its schedules match, in one piece and, of rings, in one
+# direction. rhd: recursive halving and doubling; cps: co-located parameter server.
 FORMULAS = {
     ("ring", "allreduce"): "ring", ("ring", "reducescatter"): "ring", ("ring", "allgather"): "ring",
     ("halving-doubling", "allreduce"): "rhd", ("halving-doubling", "reducescatter"): "rhd",

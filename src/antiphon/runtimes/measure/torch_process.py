@@ -1,8 +1,9 @@
 """A process of `bench --on torch`: `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one of them.
 
-FOLDER holds the job (`mpi_process.MpiJob`: programs and cases) and the plans. Each process calls torch.distributed's
-collectives on a process group of backend "antiphon" per plan and, for comparison, on gloo's. Rank 0 prints a line of
-JSON per case. Processes measure each group of cases together (`loop.Measurement`).
+FOLDER holds the job (`mpi_process.MpiJob`: programs and cases) and the plans. The process groups run the plans; of the
+programs only the collectives are read. Each process calls torch.distributed's collectives on a process group of backend
+"antiphon" per plan and, for comparison, on gloo's. Rank 0 prints a line of JSON per case. Processes measure each group
+of cases together (`loop.Measurement`).
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class TorchWorld:
         return self
 
     def Test(self) -> bool:  # noqa: N802
-        """Return whether the request of `Ibarrier` is done: it always is."""
+        """Return True: `Ibarrier` has waited already."""
         return True
 
     def Abort(self, code: int) -> None:  # noqa: N802
@@ -172,7 +173,7 @@ def start(folder: str, processes: int) -> int:
 if __name__ == "__main__":
     if len(sys.argv) == 2:
         exit_code = start(sys.argv[1], MpiJob.read(Path(sys.argv[1])).processes)
-        sys.exit(1 if exit_code else 0)  # of a process that a signal ended it is negative
+        sys.exit(1 if exit_code else 0)  # negative after a signal, which is no exit code
     try:
         main(Path(sys.argv[1]), int(sys.argv[2]))
     except Exception as error:

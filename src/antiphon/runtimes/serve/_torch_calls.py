@@ -76,7 +76,7 @@ class Calls:
     def _find_page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
     ) -> Page | None:
-        """Return the page for blocks of `unit` elements; None: use gloo. `library`: whether gloo could make it.
+        """Return the page for blocks of `unit` elements; None: use gloo. `library`: whether gloo can make this call.
 
         A group that learns may choose another page than the table's, by the times of earlier calls.
         """
@@ -368,7 +368,7 @@ class Calls:
         outcome = self.serving.uneven(flat_input.data_ptr(), buffer.data_ptr(), lengths, seconds)
         if outcome == DISAGREED:
             self._begin_call("alltoall", input, same_size=False)
-            self._gather_sizes(out_sizes, in_sizes, seconds)
+            self._gather_sizes(out_sizes, in_sizes, seconds)  # raises the error that names two processes
         if outcome == EVEN:
             self._exchange_evenly(input, bits_of(flat_input), bits_of(buffer), seconds)
         put_back(buffer, output)

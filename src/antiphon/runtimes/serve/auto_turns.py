@@ -77,7 +77,7 @@ class PlanningProcess:
             self._process.stdin.flush()
 
     def lower(self) -> None:
-        """Lower its priority: from now on it only gets processor time that nothing else needs."""
+        """Lower the priority of the subprocess: from now on it only gets processor time that nothing else needs."""
         self._write_line("lower\n")
 
     def poll(self) -> AutoAnswer | None:
@@ -99,7 +99,7 @@ class PlanningProcess:
             raise Unsupported("the process that plans ended without an answer") from None
 
     def end(self) -> None:
-        """Stop it, and wait until it has ended."""
+        """Stop the subprocess, and wait until it has ended."""
         process = self._process
         if process.stdin is not None and not process.stdin.closed:
             with suppress(OSError):
@@ -150,8 +150,8 @@ class Turns:
     data: bytes = b""  # of the book, once it is here
     book: Book | None = None
     _steps: Iterator[None] | None = None
-    _lacks_book: bool = False
-    _busy: bool = True
+    _lacks_book: bool = False  # whether process 0 must broadcast the book to this process
+    _busy: bool = True  # whether steps are left, or have not begun
 
     def due(self, number: int, kind: str, nbytes: int) -> bool:
         """Return whether all processes ask (add up) before this call."""

@@ -88,7 +88,8 @@ __all__ = [
 
 MAGIC, VERSION = b"ANTIBOOK", 1
 MAX_ROOTED_RANKS = 32  # up to which a plan for one root is relabelled for all symmetric roots
-MAX_NODES = 8 * MAX_ROOTED_RANKS  # of a machine whose symmetries are computed: up to as many generators, each as long
+# nodes of a machine whose symmetries are computed: n nodes can have n generators, each with n images
+MAX_NODES = 8 * MAX_ROOTED_RANKS
 UNEVEN = "alltoallv"  # the kind of pages whose programs serve uneven alltoalls
 # the numbers of kinds in a book, which the engine knows, too (native/book.c)
 _ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", UNEVEN)
@@ -148,7 +149,9 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
 
 
 def _plans_by_group(plan: Plan) -> list[Plan]:
-    """Return the plan, or of several groups at the same time a plan for each, at the sizes of its own buffer."""
+    """Return the plan itself; if it is for several groups at the same time, a plan for each, at the sizes of that
+    group's own buffer.
+    """
     collective, entries = plan.collective, plan.entries
     if not collective.groups:
         return [plan]
@@ -215,7 +218,7 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
     members, label = tuple(collective.members), page_label(entry)
     ordered = "order" in claims
-    kind = UNEVEN if _is_uneven(collective) else collective.kind  # of an alltoall; see _unfit_reason
+    kind = UNEVEN if _is_uneven(collective) else collective.kind  # only an alltoall may be uneven (_unfit_reason)
     return Page(
         kind, members, root, entry.start, entry.stop, planner=label, program=number, measured=measured, seconds=seconds,
         ordered=ordered,
@@ -375,7 +378,7 @@ def decode_book(data: bytes) -> Book:
         PROGRAM_ENTRY.size * program_count, dead_bytes,
     ):  # fmt: skip
         tables.append(data[at : at + length])
-        at += length + -length % 8
+        at += length + -length % 8  # each is padded to a multiple of 8 bytes
     if at != head or host_count not in (0, ranks):
         raise Invalid("the book is damaged: its tables do not fill its head; make it anew from its table")
     name_text, hosts_table, members_table, labels, page_table, program_table, dead_text = tables

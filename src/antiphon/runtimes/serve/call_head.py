@@ -59,7 +59,7 @@ class CallHead:
         self.memory = ctypes.create_string_buffer(_LAYOUT.size)
         self._numbers = memoryview(self.memory).cast("B").cast("Q")
         self._group = 0
-        self._call = "barrier", 0, 0, "", -1
+        self._call = "barrier", 0, 0, "", -1  # kind, nbytes, type, operator and root, as `begin` has them
         self._written = False  # `_call` is in memory, except for its number
         self.extend(common)
 

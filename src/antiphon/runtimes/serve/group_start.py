@@ -54,7 +54,8 @@ _ERRORS = {error.__name__: error for error in (Invalid, Missing, Unsupported, Ti
 
 
 class Outdated(Exception):
-    """The texts of the first exchange came from processes of an earlier job in the same store: repeat it."""
+    """The texts of the first exchange came from processes of an earlier start of the job, as its store outlives them:
+    repeat it."""
 
 
 @dataclass(frozen=True)

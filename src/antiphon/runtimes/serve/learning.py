@@ -68,8 +68,9 @@ class Learners:
     ) -> tuple[Page | None, int]:
         """Return the page (None: the library) and the slices for a call, the same at all processes.
 
-        Slices are counted in quarters of the planned number, of which PLANNED_SLICES are as many as planned. `pages`:
+        Slices are counted in quarters of the planned number, so PLANNED_SLICES stands for that number itself. `pages`:
         all of the book; `has_library`: whether the library can make the call."""
+        # sizes between the same powers of two share a learner
         key = (id(page), call.nbytes.bit_length(), has_library)
         if key not in self._learners:
             self._learners[key] = self._make_learning(page, pages, call.nbytes, has_library)
@@ -91,7 +92,7 @@ class Learners:
         return learning.pages[candidate.program], candidate.slices
 
     def record(self, seconds: float) -> None:
-        """Record how long the call took for which `choose` chose."""
+        """Record how long the call of the last `choose` took."""
         if self._timed is not None:
             self._timed.end(seconds)
         self._timed = None
@@ -152,7 +153,7 @@ class Learners:
         program = self._open(self._program_of(page))
         try:
             for rank in range(self._ranks):
-                for in_place in range(2):
+                for in_place in range(2):  # bits of `variants`: 0 out of place, 1 in place
                     if program.facts.variants >> in_place & 1:
                         # half of the planned number, which the learner tries first, and the most that it tries
                         for slices in (PLANNED_SLICES // 2, 16 * PLANNED_SLICES):

@@ -80,7 +80,8 @@ def watch_calls(engine: Engine, ledger: CallLedger, places: Sequence[int], rank:
         print(f"antiphon: ANTIPHON_WATCH: {folder}: {os.strerror(code)}", file=sys.stderr)
         return
     atexit.register(functions.ap_watch_close)
-    group = 1 | zlib.crc32(np.array(places, np.int32).tobytes())  # as native/preload_report.c has it
+    # as native/preload_report.c computes it, where 0 stands for a number that is not yet computed
+    group = 1 | zlib.crc32(np.array(places, np.int32).tobytes())
     about: dict[int, _Watched] = {}  # by id of the row, which the ledger keeps
 
     def enter_call(row: LedgerRow, nbytes: int, seconds: float) -> None:

@@ -186,7 +186,7 @@ class Serving:
         return SLOWER if page.measured else UNMEASURED
 
     def record(self, seconds: float) -> None:
-        """Record for learning how long the call took for which `find` chose. `run` does so, too, so callers do it only
+        """Record, for learning, how long the call of the last `find` took. `run` does so, too, so callers do it only
         where the library served the call."""
         if self._learners is not None:
             self._learners.record(seconds)
@@ -311,7 +311,7 @@ class Serving:
         data = b""
         if self.rank == 0:
             try:
-                data = b"+" + encode_book(default_book(kind, self.ranks, root, self.wire.near))
+                data = b"+" + encode_book(default_book(kind, self.ranks, root, near=self.wire.near))
             except AntiphonError as error:
                 data = b"-" + str(error).encode()
         # two broadcasts: the length, then the book; "+" and "-" mark success and failure

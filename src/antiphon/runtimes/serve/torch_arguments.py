@@ -128,7 +128,7 @@ def require_same_count(kind: str, outputs: Tensors, inputs: Tensors) -> None:
 
 
 def require_per_process(kind: str, name: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
-    """Require a tensor for each process, or `inputs` of them."""
+    """Require `inputs` tensors for each process: as many as a process has inputs."""
     if len(tensors) != ranks * inputs:
         count = "one" if inputs == 1 else str(inputs)
         raise WrongCall(

@@ -189,8 +189,7 @@ class QueuedGroup(GroupFacts):
         self._connecting: Connecting | None = None
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
-        # a table need not have plans for smaller groups than that of all processes: they get default plans
-        # `places`: per process of the group its number among all processes of the job
+        # strict: a table must have plans for the group of all processes; smaller groups may get default plans
         group = Processes(
             rank, size, self._exchange, places=world_ranks, everyone=world_size, strict=is_world, timeout=seconds
         )
@@ -262,7 +261,7 @@ class QueuedGroup(GroupFacts):
 
         times = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
         profiled = self._profiled if times is not None else None
-        # if so, the caller's thread may execute the call itself
+        # a call that the caller waits for may run in the caller's own thread
         caller_waits = self._coalesced is None and arguments.runs_in_caller(opts, inputs, results)
         return self._add_to_coalesced(self._worker.submit(results, do, profiled, times, caller_waits))
 

@@ -34,7 +34,7 @@ class Exchanges:
     def __init__(self, store: Any, rank: int, ranks: int, timeout: float) -> None:
         self._store, self._rank, self._ranks, self._timeout = store, rank, ranks, timeout
         self._own_mark, self._first_text = secrets.token_hex(_MARK_LETTERS // 2), ""
-        self._number = self._reads = 0  # of the current exchange; repeated reads so far
+        self._number = self._reads = 0  # the number of the current exchange, from 1; repeated reads so far
         self._end = 0.0  # when processes count as missing, by time.monotonic; 0: not yet set
         self.generation = ""
 
