@@ -97,7 +97,7 @@ class Collective:
     kind: str  # one of KINDS, or "custom"
     ranks: int  # of the machine
     members: tuple[int, ...] = ()  # the ranks that take part; (): all
-    roots: tuple[int, ...] = ()
+    roots: tuple[int, ...] = ()  # of a kind in ROOTED; (): the first member
     # The relative size of every block; uneven weights make MPI's v-variants. Empty: all blocks are equal.
     weights: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
     custom: Relation | None = None  # the relation of kind "custom"; for all others it follows from the kind
@@ -249,8 +249,8 @@ class Collective:
     @property
     def group_sizes(self) -> list[int]:
         """The sizes of the buffers of the groups of a joint collective, relative to each other."""
-        # `joint` multiplied each group's weights by a whole number. It still is one after both were divided by their
-        # greatest common divisors, as the group's own weights then have none left.
+        # The quotient below is a whole number: a group's own weights have no common divisor, and `joint` multiplied
+        # them by a number that the common divisor of all weights, by which `Collective` divides, therefore divides.
         sizes = [
             int(self.weights[blocks].sum()) // int(group.weights.sum()) * group.buffer_weight
             for group, blocks in zip(self.groups, self.group_blocks, strict=True)
@@ -332,7 +332,7 @@ def _builtin_relation(collective: Collective) -> Relation:
         pre, post = all_pairs, (block, one_rank_side)
     elif kind == "allreduce":
         pre = post = all_pairs
-    else:
+    else:  # blocks are numbered by destination, then by origin
         destinations = {
             "scatter": np.repeat(members, r),
             "gather": np.repeat(roots, m),

@@ -50,7 +50,7 @@ AnyInts = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
 ROWS_PER_BATCH = 2**16  # so that the intermediate results of one batch stay in the processor's cache
-TABLE_PER_ROW = 4  # a table of all possible values replaces a sort if it has at most so many entries per row
+TABLE_PER_ROW = 4  # a table of all possible values replaces a sort if it has at most this many entries per row
 WORD_BITS = 64
 SAFE_INT64 = 2**62  # two whole numbers below it still fit int64 when added
 # For multiply-xorshift hashes in other files: odd, so that no bit is lost; overflow wraps on purpose
@@ -136,7 +136,7 @@ def pack_columns(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     for values, values_bound in columns[1:]:
         size = max(values_bound, 1)
         if bound * size >= SAFE_INT64:  # would overflow int64: renumber the key so far without gaps
-            values_used, key = unique_inverse(key, bound)
+            values_used, key = unique_inverse(key, bound=bound)
             bound = max(len(values_used), 1)
         key *= size
         key += values
@@ -261,7 +261,7 @@ def unique_inverse(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
         present[key] = True
         index_of_value: Longs = np.cumsum(present, dtype=np.int64) - 1
         return np.flatnonzero(present), index_of_value[key]
-    order = order_of(key, bound)
+    order = order_of(key, bound=bound)
     ordered: Longs = key.astype(np.int64)[order]
     begins = run_starts(ordered)
     index: Longs = np.empty(len(key), np.int64)
@@ -312,7 +312,7 @@ def largest_remainders(exact: Floats, total: int, tolerance: float = 0.0) -> Lon
 
     The numbers themselves must sum to `total`, but for errors of rounding.
 
-    `tolerance`: a number that lies so little below an integer counts as that.
+    `tolerance`: a number at most this much below an integer counts as that integer.
 
     >>> largest_remainders(np.array([1.5, 1.75, 1.75]), 5).tolist()
     [1, 2, 2]

@@ -86,12 +86,12 @@ class Versions:
     @cached_property
     def readers(self) -> tuple[Longs, Longs]:
         """CSR (offsets, rows): the rows that read each version."""
-        return pointers(self.read, len(self)), order_of(self.read.astype(np.int64), len(self))
+        return pointers(self.read, len(self)), order_of(self.read.astype(np.int64), bound=len(self))
 
     @cached_property
     def writers(self) -> tuple[Longs, Longs]:
         """CSR (offsets, rows): the rows that write each version."""
-        return pointers(self.write, len(self)), order_of(self.write.astype(np.int64), len(self))
+        return pointers(self.write, len(self)), order_of(self.write.astype(np.int64), bound=len(self))
 
     def last_of(self, cells: Longs) -> Longs:
         """Return the last version of each of these cells, or -1 if no row touches it. O(cells log versions).
@@ -121,17 +121,17 @@ def versions(schedule: Schedule) -> Versions:
     ([2, 4, 1, 1], [1, 1, 3, 5])
     """
     rows, ranks, slots = schedule.transfers, schedule.collective.ranks, schedule.slots
-    src, bound = cell_keys(schedule, "src")
-    dst, _ = cell_keys(schedule, "dst")
-    times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
+    read_cell, bound = cell_keys(schedule, "src")
+    written_cell, _ = cell_keys(schedule, "dst")
+    times, time = unique_inverse(schedule.step.astype(np.int64), bound=schedule.steps or 1)
     bits = max(len(times) - 1, 1).bit_length() + 1  # for the time and one bit for 0 = read, 1 = write
     cells: Longs | None = None
     if bound << bits >= SAFE_INT64:  # renumber the cells, so that keys fit into 63 bits
-        cells, keys = unique_inverse(np.concatenate([src, dst]), bound)
-        src, dst, bound = keys[:rows], keys[rows:], len(cells)
+        cells, keys = unique_inverse(np.concatenate([read_cell, written_cell]), bound=bound)
+        read_cell, written_cell, bound = keys[:rows], keys[rows:], len(cells)
     time <<= 1
-    key = np.concatenate([(src << bits) | time, (dst << bits) | (time | 1)])
-    order = order_of(key, bound << bits)
+    key = np.concatenate([(read_cell << bits) | time, (written_cell << bits) | (time | 1)])
+    order = order_of(key, bound=bound << bits)
     key = key[order]
     cell = key >> bits
     # A version begins with each cell (its initial value) and with each group of writes at one time.

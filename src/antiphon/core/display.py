@@ -1,7 +1,7 @@
 """How results look in notebooks: Jupyter asks an object for `_repr_html_`, and `show/notebook.py` has the answer.
 
-Machines, bounds and plans belong to the core, which imports nothing of `show`; so the module is loaded when a notebook
-asks, as a table's functions are (registry.py).
+Machines, bounds and plans belong to the core, which imports nothing of `show`; so that module is loaded only when a
+notebook asks.
 """
 
 from __future__ import annotations

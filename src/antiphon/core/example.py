@@ -8,7 +8,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 
-Row = tuple[int, int, int, int, int]
+Row = tuple[int, int, int, int, int]  # step, chunk, src, dst, op
 
 
 def of_rows(

@@ -72,7 +72,7 @@ def read_buffers(path: str | os.PathLike[str], limit: int | None = None) -> Iter
                 yield buffer
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
-    except (OSError, ValueError) as error:  # ValueError: the path holds a zero byte (Invalid is none)
+    except (OSError, ValueError) as error:  # ValueError: the path holds a zero byte (Invalid is no ValueError)
         raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_error_reason(error)}")) from None
 
 

@@ -86,7 +86,7 @@ def joints_of(schedule: Schedule) -> Joints | None:
     if schedule.joint is None:
         return None
     joint_rows = np.flatnonzero(schedule.joint >= 0)
-    _, number = unique_inverse(schedule.joint[joint_rows], int(schedule.joint.max()) + 1)
+    _, number = unique_inverse(schedule.joint[joint_rows], bound=int(schedule.joint.max()) + 1)
     # A joint of one row is an ordinary transfer: drop it and renumber the rest densely.
     has_several_rows = np.bincount(number) > 1
     is_kept = has_several_rows[number]
@@ -97,7 +97,7 @@ def joints_of(schedule: Schedule) -> Joints | None:
         return None
     of_row = np.full(schedule.transfers, -1, np.int64)
     of_row[joint_rows] = number
-    order = order_of(number, count)
+    order = order_of(number, bound=count)
     ranks = schedule.collective.ranks
     # Count the distinct ranks per joint, not its rows: rows may share a source or a destination.
     sources, destinations = (
@@ -124,8 +124,8 @@ def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     own = distinct(_own_crossings(joints, resolved, topology))
     own = own[~are_among(own, routed)]  # a crossing that some route makes anyway costs nothing more
     keys = np.concatenate([routed, own])
-    order = order_of(keys, len(joints) * max(topology.links, 1))
-    # `order`: positions in `keys`, of which those of own data come last
+    order = order_of(keys, bound=len(joints) * max(topology.links, 1))
+    # in `keys` the links of own data come last, from position len(routed) on
     return Trees(keys[order] // topology.links, keys[order] % topology.links, own=order >= len(routed))
 
 
@@ -162,9 +162,9 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     """
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     key = src * topology.nodes + dst
-    order = order_of(key, topology.nodes**2)
+    order = order_of(key, bound=topology.nodes**2)
     sorted_keys = key[order]
-    parallel_index = np.empty(topology.links, np.int64)  # of a link among its parallel links
+    parallel_index = np.empty(topology.links, np.int64)  # per link, its index among its parallel links
     parallel_index[order] = index_in_run(sorted_keys)
     reverse_key = dst[link] * topology.nodes + src[link]
     low, high = (np.searchsorted(sorted_keys, reverse_key, side) for side in ("left", "right"))
@@ -195,7 +195,10 @@ def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) ->
 
 
 def refuse_joints(schedule: Schedule, output: str, alternative: str = "") -> None:
-    """Raise Unsupported for an output that cannot express joints, and name alternatives."""
+    """Raise Unsupported for an output that cannot express joints, and name alternatives.
+
+    `alternative`: what the message suggests first, such as another output; "": nothing.
+    """
     if joints_of(schedule) is not None:
         raise Unsupported(
             f"{output}: cannot express joints (switches that multicast or combine), which the schedule has; "

@@ -379,7 +379,7 @@ def _in_words(kinds: str) -> str:
 def _fields_at(kind: object, path: str) -> list[str]:
     """Return the field names of the struct at a path; none if the path leads elsewhere."""
     for step in re.findall(r"\.\w+|\[", path):
-        kinds = [kind, *get_args(kind)]
+        kinds = [kind, *get_args(kind)]  # of a union, such as `list[X] | None`, its members, too
         if step == "[":
             kind = next((get_args(k)[0] for k in kinds if get_origin(k) is list), None)
         else:

@@ -286,8 +286,8 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
     ]  # fmt: skip
     # Number the distinct window lengths and step numbers without gaps, so that (resource, step, window) fits into one
     # key. A *time window* is a (step, window) pair, as the number time * len(windows) + window, which is below `bound`.
-    windows, window = unique_inverse(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
-    times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
+    windows, window = unique_inverse(pieces[schedule.chunk], bound=int(pieces.max(initial=0)) + 1)
+    times, time = unique_inverse(schedule.step.astype(np.int64), bound=schedule.steps or 1)
     time_window, bound = time * len(windows) + window, len(times) * len(windows)
     # Add up rows with the same route, step and window first: there may be a hundred times as many rows as such triples.
     route_times, load = add_equal_keys(
@@ -340,7 +340,7 @@ def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tupl
 
 def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
     """Return the distinct pairs of time window and kind of route (-1: within a rank), and one route of every kind."""
-    used_routes, route_index = unique_inverse(route_times // bound, len(table) + 1)
+    used_routes, route_index = unique_inverse(route_times // bound, bound=len(table) + 1)
     within_rank = int(len(used_routes) > 0 and used_routes[0] == 0)  # 1 if route -1 is among them
     routes = table.take(used_routes[within_rank:] - 1)
     kind, example = _route_kinds(routes, topology)
@@ -360,7 +360,7 @@ def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
         kind = np.zeros(len(hops), np.int64)
         kind[routes_with_hop] = topology.link_type[routes.links[routes.ptr[routes_with_hop] + hop]]
         key, bound = pack_columns((key, bound), (kind, len(topology.types)))
-    kinds, of_route = unique_inverse(key, bound)
+    kinds, of_route = unique_inverse(key, bound=bound)
     example = np.zeros(len(kinds), np.int64)
     example[of_route] = np.arange(len(hops))
     return of_route, example
@@ -449,15 +449,15 @@ class _StepPatterns:
     """The steps of a long schedule by *pattern*: steps with the same routes and weights load the same links equally."""
 
     step: Longs  # the steps that have rows, ascending
-    first: Longs  # for each of them the first that has its pattern, as an index into `step`
-    count: Longs  # for each of them how many have its pattern, if it is the first; else 0
+    first: Longs  # for each of them the first step that has its pattern, as an index into `step`
+    count: Longs  # for each of them, if it is the first of its pattern, the number of steps with that pattern; else 0
     batches: list[Longs]  # the rows of the first step of every pattern, in order of steps, some steps at a time
 
 
 def _group_steps(schedule: Schedule, resolved: Resolved) -> _StepPatterns:
     """Group the steps of a long schedule by pattern: one sort of all rows by step, and of each step by route."""
-    steps, step_index = unique_inverse(schedule.step, schedule.steps)
-    order, step_ptr = order_of(step_index, len(steps)), pointers(step_index, len(steps))
+    steps, step_index = unique_inverse(schedule.step, bound=schedule.steps)
+    order, step_ptr = order_of(step_index, bound=len(steps)), pointers(step_index, len(steps))
     weights, _ = schedule.chunks.weights(schedule.collective)
     weight_kinds = np.unique(weights)
     weight_kind = np.searchsorted(weight_kinds, weights)
@@ -584,8 +584,8 @@ def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None)
     # A chunk's share of nbytes: that of the largest input, divided by its number of chunks C.
     chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
     # `topology.unit`: bytes per second of a unit link, so seconds * unit is the share of nbytes that it carries.
-    ceil = {seconds: math.ceil(seconds * topology.unit / chunk) for seconds in set(line.seconds)}
-    return sum(ceil[s] * length for s, length in zip(line.seconds, line.length.tolist(), strict=True))
+    rounds_in = {seconds: math.ceil(seconds * topology.unit / chunk) for seconds in set(line.seconds)}
+    return sum(rounds_in[s] * length for s, length in zip(line.seconds, line.length.tolist(), strict=True))
 
 
 def claims(schedule: Schedule, topology: Topology) -> Mapping[str, Any]:

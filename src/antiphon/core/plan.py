@@ -179,12 +179,12 @@ def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
                 return "", f"its key {quote(key)} is not a text"
             if (fault := _not_plain(inner, depth + 1)) is not None:
                 path, problem = fault
-                return None if path is None else f".{key}{path}", problem
+                return (None if path is None else f".{key}{path}"), problem
     elif isinstance(item, list | tuple):
         for i, inner in enumerate(item):
             if (fault := _not_plain(inner, depth + 1)) is not None:
                 path, problem = fault
-                return None if path is None else f"[{i}]{path}", problem
+                return (None if path is None else f"[{i}]{path}"), problem
     elif isinstance(item, float):
         if not math.isfinite(item):
             return "", f"{item} is not a finite number"

@@ -61,11 +61,12 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     links, times the depth of the hierarchy of switches.
     """
     chosen_ranks, alive = _parse_allocation(topology, ranks, "keep")
-    number = np.cumsum(alive) - 1
+    new_number = np.cumsum(alive) - 1
     nodes = np.flatnonzero(alive)
     kept_links = alive[topology.link_src] & alive[topology.link_dst]
-    links = _keep_links(topology, kept_links)
-    links["link_src"], links["link_dst"] = number[links["link_src"]], number[links["link_dst"]]
+    link_columns = _keep_links(topology, kept_links)
+    for end in ("link_src", "link_dst"):
+        link_columns[end] = new_number[link_columns[end]]
     allocation = Topology(
         name=_only_name(topology, chosen_ranks) if name is None else name,
         ranks=len(chosen_ranks),
@@ -74,7 +75,7 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
         unit=topology.unit,
         abilities=tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
         cards=_renumber_cards(topology, {old: new for new, old in enumerate(nodes.tolist())}),
-        **links,
+        **link_columns,
     )
     return Restriction(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
 

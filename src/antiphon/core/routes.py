@@ -155,23 +155,24 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     fault_by_row: dict[int, str] = {}
     between_ranks = src != dst
     if route is None and between_ranks.all():
-        missing = np.arange(rows)
+        unnamed_rows = np.arange(rows)
         route_of, indirect = _direct_links(topology, src, dst)
         route_of += np.int32(len(table))  # reset to -1 below for pairs without a direct link
     else:
         named_route = np.full(rows, -1, np.int32) if route is None else route
         _check_named_routes(topology, src, dst, named_route, table, fault_by_row)
         route_of = np.where(between_ranks, named_route, -1).astype(np.int32)
-        missing = np.flatnonzero(between_ranks & (named_route < 0))
-        direct, indirect = _direct_links(topology, src[missing], dst[missing])
-        route_of[missing] = direct + np.int32(len(table))
-    indirect = missing[indirect]  # rows without a single direct link
+        unnamed_rows = np.flatnonzero(between_ranks & (named_route < 0))
+        direct, indirect = _direct_links(topology, src[unnamed_rows], dst[unnamed_rows])
+        route_of[unnamed_rows] = direct + np.int32(len(table))
+    indirect = unnamed_rows[indirect]  # rows without a single direct link
     route_of[indirect] = -1
     paths: list[Sequence[int]] = []
     # No single direct link: look for the only path through switches, once per distinct pair.
     if indirect.size:
         pair = src[indirect].astype(np.int64) * topology.nodes + dst[indirect]
-        keys, inverse = unique_inverse(pair, topology.nodes**2)
+        keys, inverse = unique_inverse(pair, bound=topology.nodes**2)
+        # per distinct pair its rows
         rows_by_pair = np.split(indirect[np.argsort(inverse, kind="stable")], np.cumsum(np.bincount(inverse))[:-1])
         for rows_of_pair, path in zip(rows_by_pair, _find_only_paths(topology, keys), strict=True):
             if isinstance(path, str):
@@ -243,9 +244,9 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
         table[several] = -1
         link = table[src * np.int64(nodes) + dst]
         return link, np.flatnonzero(link < 0)
-    order = order_of(keys, nodes * nodes)
+    order = order_of(keys, bound=nodes * nodes)
     keys = keys[order]
-    single = run_starts(keys) & np.append(run_starts(keys)[1:], True)
+    single = run_starts(keys) & np.append(run_starts(keys)[1:], True)  # keys of one link: no parallel ones
     keys, order = keys[single], order[single]
     pairs = src.astype(np.int64) * nodes + dst
     at = np.minimum(np.searchsorted(keys, pairs), max(len(keys) - 1, 0))
@@ -375,7 +376,7 @@ def switch_path(
     topology: Topology, src: int, dst: int, *, without: int = -1, out: list[list[int]] | None = None
 ) -> list[int] | None:
     """Return a path with the fewest links from rank src to rank dst through switches (not over link `without`), or
-    None."""
+    None. `out`: `out_links` of the topology, if the caller has it."""
     out = out_links(topology) if out is None else out
     entered_by: dict[int, int] = {src: -1}
     queue = deque([src])

@@ -239,7 +239,7 @@ class Schedule:
         return np.zeros(self.transfers, np.int32) if values is None else values
 
     def take(self, rows: ArrayLike, **changes: Any) -> Schedule:
-        """Return the schedule with only these rows, in this order."""
+        """Return the schedule with only these rows, in this order. `changes`: further fields to replace."""
         index = np.asarray(rows)
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
@@ -302,7 +302,7 @@ class Schedule:
         row_key, row_key_bound = pack_columns(*self._message_columns())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         joint_rows = np.flatnonzero(joint >= 0)
-        _, number = unique_inverse(joint[joint_rows], 2**31)
+        _, number = unique_inverse(joint[joint_rows], bound=2**31)
         # A joint of one row counts as a single row: drop it, and renumber the others without gaps.
         has_several_rows = np.bincount(number) > 1 if len(number) else np.zeros(0, np.bool_)
         is_kept = has_several_rows[number]
@@ -315,7 +315,7 @@ class Schedule:
         order = np.lexsort((*(values[joint_rows] for values in contents[::-1]), number))
         first = order[run_starts(number[order])]  # the first row of every joint
         leads[joint_rows] = joint_rows[first][number]
-        joint_hash = np.zeros(len(first), np.uint64)  # of all rows of a joint, in any order: equal for equal joints
+        joint_hash = np.zeros(len(first), np.uint64)  # per joint a sum over its rows, whose order then has no effect
         with np.errstate(over="ignore"):
             value = np.zeros(len(joint_rows), np.uint64)
             for values in contents:  # multiply-xorshift hash
@@ -374,7 +374,7 @@ class Schedule:
         """Renumber joints in order of appearance; a joint of one row becomes a single row."""
         leads = self.leads
         in_joint = np.bincount(leads, minlength=self.transfers)[leads] > 1
-        leading_rows, number = unique_inverse(leads[in_joint], max(self.transfers, 1))
+        leading_rows, number = unique_inverse(leads[in_joint], bound=max(self.transfers, 1))
         joint = np.full(self.transfers, -1, np.int32)
         first_row = np.full(len(leading_rows), self.transfers, np.int64)
         np.minimum.at(first_row, number, np.flatnonzero(in_joint))

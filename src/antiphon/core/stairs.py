@@ -44,7 +44,7 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     if bound <= TABLE_PER_ROW * len(key) and load.dtype != object:
         keys = distinct(key, bound)
         return keys, sums_by_group(key, load, bound)[keys]
-    order = order_of(key, bound)
+    order = order_of(key, bound=bound)
     first = np.flatnonzero(run_starts(key[order]))
     load = load[order]
     return key[order][first], np.add.reduceat(load, first) if len(first) else load
@@ -86,7 +86,8 @@ def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> 
     [[5, 6], [0, 3], [3, 4], [8, 8]]
     """
     continues = (resource[1:] == resource[:-1]) & (begin[1:] == end[:-1]) & (load[1:] == load[:-1])
-    first = np.flatnonzero(np.append(True, ~continues.astype(np.bool_)))  # == of objects may be objects
+    # Comparing arrays of objects yields an array of objects, hence the conversion.
+    first = np.flatnonzero(np.append(True, ~continues.astype(np.bool_)))
     last = np.append(first[1:], len(resource)) - 1
     return resource[first], begin[first], end[last], load[first]
 
@@ -101,7 +102,7 @@ def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[E
     (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
     """
     by_value = np.argsort(value, kind="stable")
-    position = np.empty(len(value), np.int64)  # of a run in order of value: compared in place of exact values
+    position = np.empty(len(value), np.int64)  # per run its position by value, which is compared in place of the value
     position[by_value] = np.arange(len(value))
     level = np.frexp(high - low)[1].astype(np.int64) - 1  # the greatest k with 2^k <= length
     table = np.full(marks, -1, np.int64)

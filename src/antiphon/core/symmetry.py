@@ -119,7 +119,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     """Return the image of every link under a symmetry; parallel links of equal type keep their order.
 
     Links under a limit map to links under the limit's image. Raises Invalid if the permutation is no symmetry of the
-    machine. One sort of the links; with limits also one run of BLISS on a graph whose nodes are all fixed (near
+    machine. One sort of the links; with limits also two runs of BLISS on graphs whose nodes are all fixed (near
     linear).
     """
     target = check_permutation(topology, permutation)
@@ -138,13 +138,13 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     if limits_of:
         _map_limited(topology, target, image)
     # Both orders match for any permutation of links; only for a symmetry do the ends, types and abilities agree.
-    ends = np.array_equal(target[topology.link_src], topology.link_src[image]) and np.array_equal(
+    keeps_ends = np.array_equal(target[topology.link_src], topology.link_src[image]) and np.array_equal(
         target[topology.link_dst], topology.link_dst[image]
     )
-    alike = not topology.abilities or all(
+    keeps_abilities = not topology.abilities or all(
         topology.ability(node) == topology.ability(int(target[node])) for node in range(topology.ranks, topology.nodes)
     )
-    if not alike or not ends or not np.array_equal(link_class, link_class[image]):
+    if not keeps_abilities or not keeps_ends or not np.array_equal(link_class, link_class[image]):
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
     return image.astype(np.int32)
 
@@ -153,7 +153,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
 class _ColouredGraph:
     """The coloured graph of a machine: vertices 0..nodes-1 are its nodes."""
 
-    edges: Longs  # [edge, end]: vertices
+    edges: Longs  # a row per edge: its two vertices
     colour: list[int]  # per vertex
     legend: tuple[Hashable, ...]  # the meaning of the colours: machines with equal graphs and legends are isomorphic
     # Tail vertex of parallel links under the same limits -> these links, in order of type, then number
@@ -363,7 +363,7 @@ def _collect_bonds(
         limited[int(topology.link_src[link]), int(topology.link_dst[link]), tuple(limits)].append(link)
     nodes = topology.nodes
     pair = topology.link_src[free].astype(np.int64) * nodes + topology.link_dst[free]
-    keys, pair_index = unique_inverse(pair, nodes * nodes)
+    keys, pair_index = unique_inverse(pair, bound=nodes * nodes)
     word, words = _number_words(pair_index, link_class[free], len(keys))
     # The description of the same pair seen from the other end.
     opposite_key = keys % nodes * nodes + keys // nodes
@@ -413,7 +413,7 @@ def _number_words(pair: Longs, link_class: Longs, pairs: int) -> tuple[Longs, li
         word = tuple(zip(link_class[low:high].tolist(), count[low:high].tolist(), strict=True))
         word_index[i] = index.setdefault(word, len(index))
     sorted_words: list[Types] = sorted(index)
-    sorted_number = np.zeros(len(sorted_words), np.int64)  # by the index in which words were met
+    sorted_number = np.zeros(len(sorted_words), np.int64)  # per word (numbered by `index`) its number in the result
     sorted_number[[index[word] for word in sorted_words]] = np.arange(1, len(sorted_words) + 1)
     return sorted_number[word_index], [(), *sorted_words]
 

@@ -75,7 +75,7 @@ class Ability:
     # switch like other data (NVLS); otherwise they stay in the rank's memory.
     own: bool = False
     at_once: int = 0  # joints that the switch can serve in one step; 0: no limit is stated
-    operators: tuple[str, ...] = ()  # that it can combine with; empty: all; for only one type: "max of float16"
+    operators: tuple[str, ...] = ()  # that it can apply: "sum", or "max of float16" for one type only; empty: all
     types: tuple[str, ...] = ()  # data types that it can combine; empty: all
 
     def __post_init__(self) -> None:
@@ -377,7 +377,7 @@ def build(
     abilities: Sequence[Ability] = (),
     cards: Sequence[NetworkCard] = (),
 ) -> Topology:
-    """Build a topology from (src, dst, LinkType) triples, collecting the table of types."""
+    """Build a topology from (src, dst, LinkType) triples, collecting the table of types; options as of `Topology`."""
     table: dict[LinkType, int] = {}
     rows = [(src, dst, table.setdefault(link_type, len(table))) for src, dst, link_type in links]
     src, dst, type_number = zip(*rows, strict=True) if rows else ((), (), ())

@@ -73,8 +73,8 @@ class Bound(Displayed):
     latency_steps, latency_witness
         The minimum number of steps, and a path that proves it.
     inverse
-        The inverse bandwidth, SCCL's R/C at zero latency: (time * bandwidth of `topology.unit`) / (bytes of the
-        greatest input of any rank).
+        The inverse bandwidth, SCCL's R/C at zero latency: (time * `topology.unit`, the bandwidth of a unit link) /
+        (bytes of the greatest input of any rank).
     bytes_per_second
         nbytes divided by the minimum time at zero latency; None if nothing must move.
     witness
@@ -124,8 +124,8 @@ class Bound(Displayed):
         return nbytes / self.bytes_per_second if self.bytes_per_second is not None else Fraction(0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the bound as JSON; the keys latency_steps, bandwidth {inverse, bytes_per_second, witness} and assumes
-        are stable.
+        """Return the bound as JSON. The keys latency_steps, bandwidth {inverse, bytes_per_second, witness} and assumes
+        stay the same across releases.
         """
         latency, proof = self.latency_witness, self.witness
         rate = self.bytes_per_second
@@ -253,8 +253,8 @@ def proved_rate(topology: Topology, collective: Collective, witness: Witness) ->
 def _rates_of_time(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:
     """Convert a time to R/C and to nbytes per second.
 
-    `time`: seconds if a block of weight 1 had one byte. The weight of a block is its relative size; `buffer_weight` is
-    the total weight that corresponds to nbytes.
+    `time`: seconds if a block of weight 1 had one byte. The weight of a block is its relative size; `input_weight` is
+    the weight of the greatest input of any rank, and `buffer_weight` the weight that corresponds to nbytes.
     """
     inverse = time * topology.unit / collective.input_weight
     return inverse, collective.buffer_weight / time if time else None

@@ -59,8 +59,8 @@ def strip_abilities(topology: Topology) -> Topology:
 def switches_with_own_data(topology: Topology, abilities: Mapping[int, Ability]) -> set[int]:
     """Return the switches whose links surely carry a rank's own data as well.
 
-    These are the destination's own contribution to a reduction, and the copy that the source of a multicast keeps. The
-    switches have the ability `own`, not `through`, and links only with ranks, with each in both directions.
+    Own data are the destination's own contribution to a reduction, and the copy that the source of a multicast keeps.
+    The switches have the ability `own`, not `through`, and links only with ranks, with each in both directions.
     """
     into: dict[int, set[int]] = {
         node: set() for node, ability in abilities.items() if ability.own and not ability.through
@@ -80,8 +80,8 @@ def switches_with_own_data(topology: Topology, abilities: Mapping[int, Ability])
 def switches_to_assign(abilities: Mapping[int, Ability], direction: str) -> list[int]:
     """Return the switches that a partition must assign to a part, as it does ranks.
 
-    `direction` "out" (the capacity out of the parts is counted): those that multicast. "in": those that reduce. "both":
-    all.
+    `direction` "out" (the capacity out of the parts is counted): those that multicast, as one copy that leaves a part
+    could reach several parts through them. "in": those that reduce, likewise. "both": all.
     """
     counted = {"out": ("multicast",), "in": ("reduce",)}.get(direction, ("multicast", "reduce"))
     return sorted(
@@ -162,7 +162,8 @@ def _times_between_boxes(
     """Return the times between boxes, one per cable of a rank: the i-th ranks of all boxes need a switch that joins
     them.
 
-    Empty if boxes differ in size or such a switch is missing.
+    `boxes`: per switch of a box the members in it. `joined`: per switch between boxes the members with a cable to it.
+    `cables`: of `_find_cables`. Empty if boxes differ in size or a switch between them is missing.
     """
     if len(boxes) < 2 or len({len(ranks) for ranks in boxes.values()}) > 1:
         return []
@@ -172,6 +173,7 @@ def _times_between_boxes(
         hub = next((switch for switch, ranks in joined.items() if set(counterparts) <= set(ranks)), None)
         if hub is None:
             return []
+        # each rank has one share of 1 / box_size of the data, combined within its box
         times += [1 / (cables[rank, hub] * box_size) for rank in counterparts]
     return times
 

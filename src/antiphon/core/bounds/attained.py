@@ -198,7 +198,8 @@ def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:
 class _CheapestPaths:
     """Cheapest paths between nodes (Floyd-Warshall), split into hops from rank to rank.
 
-    With `back` all links are reversed, so that a tree out of a root becomes one into it.
+    With `back` all links are reversed, so that a tree out of a root becomes one into it. Of the cheapest path from a to
+    b, `far[a, b]` is the cost, and `middle[a, b]` a node on it, or -1 if it is the single link `link[a, b]`.
     """
 
     def __init__(self, topology: Topology, cost: Floats, back: bool) -> None:

@@ -11,7 +11,8 @@ kind of collective:
     reduce, reducescatter      the same with all links reversed
     scatter, gather, alltoall  each datum has one destination: a concurrent flow. Even routing over shortest paths often
                                attains a cut at once; otherwise the linear program decides.
-    allreduce                  partitions: 2 * (parts - 1) transfers of everything must cross between the parts.
+    allreduce                  partitions: to gather the sum, parts - 1 transfers of everything must cross between the
+                               parts; as many must cross to spread it.
     custom                     cuts for what each rank needs or holds, then the linear program.
 
 Cheap candidates (cuts around limits, halves of a grid) come first: they are simple witnesses, and the linear program is
@@ -109,7 +110,7 @@ class BandwidthSearch:
         self.network = network_of(topology)
         self.best: BestWitness | None = None
         self.program_tried = False  # whether a linear program was small enough to be tried
-        self.all_ranks = len(collective.members) == topology.ranks
+        self.all_ranks = len(collective.members) == topology.ranks  # whether no rank is outside the group
         self.balanced = self.network.balanced
         self.abilities = abilities_of(topology, collective)
 
@@ -206,8 +207,9 @@ class BandwidthSearch:
     def _offer_tightest_cut(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> Fraction:
         """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`; return its rate.
 
-        The rate of a cut is its capacity per weight. `back`: search with all links reversed, as for collected data; the
-        data then leave the set of nodes that does not hold the source of the search.
+        The rate of a cut is its capacity, in units of `resources.scale`, per weight. `back`: search with all links
+        reversed, as for collected data; the data then leave the set of nodes that does not hold the source of the
+        search.
         """
         network = self.network.reversed if back else self.network
         side, rate = tightest_cut(network, supply, list(sinks))
@@ -222,6 +224,7 @@ class BandwidthSearch:
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []  # rate, number, side; of equal rates the first comes first
         for family in self._narrowest_families([family for family in families if family.kind in ("to", "from")]):
+            # what one rank must send is searched on reversed links: from the destinations, as sources, to the rank
             supply: dict[tuple[int, ...], int] = {}
             for row in family.rows.tolist():
                 ends = needs.sets[int(needs.holders[row])] if family.kind == "to" else (int(needs.dst[row]),)
@@ -243,7 +246,7 @@ class BandwidthSearch:
             / float((into if family.kind == "to" else out)[family.ranks[0]])
             for family in families
         ]
-        # in descending order of times
+        # the last `_SEARCHED_RANKS` in order of times, the greatest first
         return [families[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
 
     def _bound_unicast(self) -> Proved:
@@ -344,7 +347,8 @@ class BandwidthSearch:
     def _bound_allreduce(self) -> Proved:
         """Bound an allreduce: cuts, then partitions, then the linear program with violated partitions."""
         members = self.collective.members
-        # Every set with some members but not all separates the first member from another one, in one direction.
+        # Every set with some members but not all separates the first member from another one, in one direction. The
+        # supply has weight 1, so that the rate of a cut is its capacity.
         supply: dict[tuple[int, ...], int] = {(members[0],): 1}
         least_capacity = min(self._offer_tightest_cut(supply, members, back) for back in (False, True))
         self._offer_limit_cuts()
@@ -381,9 +385,9 @@ class BandwidthSearch:
     def _is_weakest(self, least_capacity: Fraction) -> bool:
         """Whether links alone show that no partition proves more than the best witness.
 
-        `least_capacity`: that of the narrowest cut between the first member and another. Of k parts, the k - 1 without
-        the first member each have at least that capacity to or from the rest. So a partition proves at most
-        2 (k - 1) * weight / ((k - 1) * least_capacity) = 2 * weight / least_capacity.
+        `least_capacity`: that of the narrowest cut between the first member and another, in units of `resources.scale`.
+        Of k parts, the k - 1 without the first member each have at least that capacity to or from the rest. So a
+        partition proves at most 2 (k - 1) * weight / ((k - 1) * least_capacity) = 2 * weight / least_capacity.
         """
         weights = self.collective.weights
         assert self.best is not None
@@ -476,7 +480,7 @@ class BandwidthSearch:
 
     def _add_violated_partitions(self, program: BoundProgram, solution: Solution) -> bool:
         """Add the partitions that demand more than the sum of the loads across them. Return whether one was added."""
-        arcs = program.arcs  # of the linear program: one for all parallel links
+        arcs = program.arcs  # an arc of the linear program stands for all parallel links
         # The separation needs integers: scale the float loads so that the greatest is 2^30 (1e-300: all may be 0).
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
         load_network = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)

@@ -346,10 +346,10 @@ def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]
 # ---- search ----
 
 
-def _search(view: _View, any_steps: float) -> Iterator[Evidence]:
+def _search(view: _View, bandwidth_bound: float) -> Iterator[Evidence]:
     """Yield each piece of evidence that proves most for some number of steps, then cuts over time.
 
-    `any_steps`: seconds per unit of weight that any number of steps takes.
+    `bandwidth_bound`: the least seconds per unit of weight for any number of steps.
     """
     kind, topology = view.collective.kind, view.topology
     if view.collective.custom is not None or not len(view.needs) or not topology.links:
@@ -369,7 +369,7 @@ def _search(view: _View, any_steps: float) -> Iterator[Evidence]:
     useful = _find_strongest(proofs)
     yield from useful
     if topology.ranks <= LIMITS.cut_ranks and topology.links <= LIMITS.cut_links:
-        yield from _step_cuts(view, any_steps, [proofs[evidence] for evidence in useful])
+        yield from _step_cuts(view, bandwidth_bound, [proofs[evidence] for evidence in useful])
 
 
 def _find_strongest(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
@@ -398,7 +398,7 @@ def _far_pairs(view: _View) -> list[tuple[int, int]]:
 
 
 def _spread_out(topology: Topology, center: int, ranks: set[int], backwards: bool = False) -> list[int]:
-    """Return the ranks farthest from `center`, one for each distance and capacity."""
+    """Return the ranks farthest from `center` (`backwards`: to it), one for each distance and capacity."""
     steps = steps_from(topology, center, backwards=backwards)
     ends = topology.link_src if backwards else topology.link_dst
     capacity = np.zeros(topology.nodes)
@@ -439,7 +439,7 @@ def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Lon
     """
     ends = topology.link_src.tolist(), topology.link_dst.tolist()
     capacity = link_capacities(topology).tolist()
-    # of all narrowest cuts, the nearest to the source, and the nearest to the destination
+    # `near`: of all narrowest cuts, the one nearest to the source; `far`: the one nearest to the destination
     near, far = (
         MaxFlows(topology.nodes, tail, head).smallest_cut(capacity, begin, end)[: topology.ranks]
         for (tail, head), begin, end in ((ends, src, dst), (ends[::-1], dst, src))
@@ -452,10 +452,10 @@ def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Lon
 
 def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
     """Yield the chains of one assignment to levels: for each run of consecutive cuts, once with all cuts, and once with
-    windows (`Chain.windows`: only the first and the last cut count).
+    windows (`Chain.windows`: only the first and the last cut count). `top`: the last level.
     """
     cuts = [find_switch_cut(topology, levels <= i, levels > i) for i in range(top)]
-    jumps = [find_switch_cut(topology, levels < i, levels > i) for i in range(1, top)]  # without the ranks of level i
+    jumps = [find_switch_cut(topology, levels < i, levels > i) for i in range(1, top)]  # cuts of links over level i
     cut_widths, jump_widths = [width for width, _ in cuts], [width for width, _ in jumps]
     for windows in (False, True):
         for first, last in _runs(cut_widths, jump_widths, windows=windows):
@@ -479,8 +479,7 @@ def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tu
         return [(first, last) for first in range(top) for last in range(first, top)]
     runs = dict[tuple[int, int], None]()
     for widest, widest_jump in itertools.product(_sample_values(widths), [0] if windows else _sample_values(jumps)):
-        first = -1  # of the run that is open; -1: none
-        last = -1
+        first = last = -1  # the first and last cut of the run that is open; -1: none is
         for i, width in enumerate(widths):
             broken = first >= 0 and jumps[i - 1] > widest_jump
             if first >= 0 and (broken or (width > widest and not windows)):
@@ -538,10 +537,10 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
     within_reach, pairs = np.eye(topology.nodes, dtype=bool), dict[bytes, tuple[Bools, Bools]]()
     ends = [*view.holders[: LIMITS.one_step_ends], *view.receivers[: LIMITS.one_step_ends]]
     host = np.array(hosts(topology) or [0] * ranks)
-    far_ends = [(np.arange(ranks) == rank, host != host[rank]) for rank in ends]
+    other_hosts = [(np.arange(ranks) == rank, host != host[rank]) for rank in ends]  # pairs (near, far), as below
     for _ in range(LIMITS.one_step_reach):
-        single_ranks = [*far_ends, *((np.arange(ranks) == rank, ~within_reach[rank, :ranks]) for rank in ends)]
-        for near, far in (*single_ranks, *((inside[:ranks], ~inside[:ranks]) for inside in within_reach)):
+        of_ranks = [*other_hosts, *((np.arange(ranks) == rank, ~within_reach[rank, :ranks]) for rank in ends)]
+        for near, far in (*of_ranks, *((inside[:ranks], ~inside[:ranks]) for inside in within_reach)):
             for pair in ((near, far), (far, near)):
                 if near.any() and far.any() and len(pairs) < LIMITS.one_step_sets:
                     pairs.setdefault(b"".join(side.tobytes() for side in pair), pair)
@@ -554,9 +553,9 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
             yield OneStep(tuple(np.flatnonzero(near).tolist()), tuple(np.flatnonzero(far).tolist()), switches)
 
 
-def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
-    """Yield cuts over time for growing numbers of steps, until they prove hardly more than the other evidence
-    (`proofs`) or than takes any number of steps.
+def _step_cuts(view: _View, bandwidth_bound: float, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
+    """Yield cuts over time for growing numbers of steps, until they prove hardly more than the bandwidth bound and the
+    other evidence (`proofs`).
     """
     members = sorted({*view.receivers, *view.holders})
     deliveries = list(list_deliveries(view.topology, view.collective.kind, view.needs, members))
@@ -575,7 +574,7 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
             return
         strongest = max(proved, key=proved.__getitem__)
         otherwise_proved = [float(times.per_weight(np.array([float(steps)])).item()) for times in proofs]
-        if proved[strongest] > max([any_steps, *otherwise_proved]) * LIMITS.min_gain:
+        if proved[strongest] > max([bandwidth_bound, *otherwise_proved]) * LIMITS.min_gain:
             yield strongest
         elif steps > first:
             return

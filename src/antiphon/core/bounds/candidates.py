@@ -83,7 +83,8 @@ def place_partitions(topology: Topology) -> list[list[list[int]]]:
         return [single_ranks]
     # A node's place names its levels, such as "rack3/host2/gpu1".
     paths = [place.split("/") for place in topology.places]
-    # The level of the place hierarchy at which hosts become distinct; there is one, as `hosts` reads hosts from places.
+    # The number of levels at which all hosts (0 to max(host_of)) are distinct; there is one, as `hosts` reads hosts
+    # from places.
     depth = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(host_of))
     nodes_at: dict[tuple[str, ...], list[int]] = {tuple(levels[:depth]): [] for levels in paths[: topology.ranks]}
     for node, levels in enumerate(paths):
@@ -119,8 +120,8 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
     # Every link on a long path splits the nodes by "nearer to this end"; ties go to either side.
     for path in _long_paths(topology):
         distances = [_hop_distances(topology, node) for node in path]
-        for from_tail, from_head in pairwise(distances):  # of all nodes, from the two ends of a link
-            for side in (from_tail < from_head, from_tail <= from_head, from_tail > from_head, from_tail >= from_head):
+        for from_a, from_b in pairwise(distances):  # distances of all nodes from the ends a and b of a link
+            for side in (from_a < from_b, from_a <= from_b, from_a > from_b, from_a >= from_b):
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
                     sides[side.tobytes()] = _crossing_time(topology, side, demand, capacity), side
     # the greatest crossing times first; the sides themselves decide between equal ones
@@ -142,8 +143,8 @@ def _long_paths(topology: Topology) -> Iterator[list[int]]:
 
 def _longest_path(topology: Topology, start: int, distance: NDArray[np.int64]) -> list[int]:
     """Return a shortest path from a rank to the farthest rank that it reaches, backwards."""
-    ranks = distance[: topology.ranks]
-    node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))
+    rank_distance = distance[: topology.ranks]
+    node = int(np.argmax(np.where(rank_distance < topology.nodes, rank_distance, -1)))  # unreached ranks have `nodes`
     path = [node]
     while node != start:
         predecessors = topology.link_src[topology.link_dst == node]

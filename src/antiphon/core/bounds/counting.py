@@ -65,7 +65,7 @@ def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
 
 def _limits_over(topology: Topology, multiplicity: NDArray[Any]) -> list[int]:
     """Return the numbers of the limits that cover a link of multiplicity 1 or more, ascending."""
-    _, resource = topology.resources.with_limits(np.flatnonzero(multiplicity))  # those links, then their limits
+    _, resource = topology.resources.with_limits(np.flatnonzero(multiplicity))  # links that cross, then their limits
     limits: list[int] = (np.unique(resource[resource >= topology.links]) - topology.links).tolist()
     return limits
 
@@ -73,8 +73,9 @@ def _limits_over(topology: Topology, multiplicity: NDArray[Any]) -> list[int]:
 def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
     """Return how often to count a limit, and how much capacity that saves against counting its links.
 
-    The count is the greatest multiplicity of its links: the loads of all of them, each times its multiplicity, then
-    sum to at most count times the limit.
+    `remaining`: the multiplicity of every link, less the counts of the limits over it that are counted already. The
+    count is the greatest of its links: the loads of all of them, each times its multiplicity, then sum to at most count
+    times the limit.
     """
     links = np.array(topology.limits[number].links)
     count = int(remaining[links].max())

@@ -51,8 +51,8 @@ def solve_exactly(rows: Longs, right_side: Sequence[int]) -> list[Fraction] | No
     exact: NDArray[Any] = square.astype(object) if exceeds_int64 else square
     residual: NDArray[Any] = np.array([int(right_side[i]) for i in chosen_rows], object)
     # Hadamard's bound: numerators and denominators of x fit below it, so this many digits are enough
-    lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
-    limit = math.prod(lengths) * (math.isqrt(sum(int(v) ** 2 for v in residual)) + 1)
+    row_lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
+    limit = math.prod(row_lengths) * (math.isqrt(sum(int(v) ** 2 for v in residual)) + 1)
     value, power = np.zeros(width, object), 1
     next_attempt = 8  # an attempt costs more than a digit: made after 8, 16, 32, ... digits
     for digit in range(1, _MOST_DIGITS):

@@ -36,7 +36,7 @@ class FamilyRows:
 
     kind: str  # "to", "from", "pair" or "all": the words of witness.Family.of
     ranks: tuple[int, ...]  # the ranks that `kind` refers to; none for "all"
-    rows: Longs
+    rows: Longs  # row numbers in `needs`, ascending
 
 
 def families_of(collective: Collective, needs: Needs) -> list[FamilyRows]:

@@ -208,7 +208,7 @@ class JointSearch(BandwidthSearch):
         if solved is None:
             return False
         program, solution = solved
-        # as `_best_time`: weight over bytes per second
+        # in the unit of `_best_time`: weight over bytes per second
         goal = solution.groups[0].time / float(self.topology.resources.scale)
         for witness in program.exact_witnesses(solution):
             if float(self._best_time) >= goal * (1 - CLOSE):

@@ -56,12 +56,12 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     """
     if not len(needs) or distance is None:
         return None
-    # of the types of link in use
+    # latencies of the types of link in use
     latencies = topology.types and [topology.types[i].latency for i in np.unique(topology.link_type).tolist()]
     # All links alike: steps times latency, without a search.
     if not topology.switches and latencies and max(latencies) == min(latencies):
         return Quickest(distance.steps * latencies[0], distance.path[0], distance.rank)
-    # the need with the most steps alone
+    # the quickest path for the need with the most steps
     first = _slowest_from_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
     all_single = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))
@@ -83,8 +83,8 @@ def _slowest(first: Quickest, other: Quickest) -> Quickest:
 
 
 def _latency_graph(topology: Topology, backwards: bool = False) -> Any:
-    """Return the links as a sparse matrix of latencies, the quickest of parallel ones; latency 0 stays as a stored
-    zero."""
+    """Return the links (`backwards`: reversed) as a sparse matrix of latencies, the quickest of parallel ones; latency
+    0 stays as a stored zero."""
     from scipy.sparse import csr_array
 
     tail, head = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)

@@ -46,11 +46,11 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 
-# Scales: the greatest price after rounding.
+# A scale is the greatest price after rounding.
 _MAX_SCALE = 5000  # scales 1, 2, ... below this are tried, until three make all prices nearly whole numbers
 _MANY_PRICES = 1000  # with this many distinct prices, only scales below _FEW_SCALES are tried
 _FEW_SCALES = 100
-_FINE_SCALE = 10**11  # of the last attempt: rounding changes prices by less than 1e-11 of the greatest
+_FINE_SCALE = 10**11  # tried last: rounding changes prices by less than 1e-11 of the greatest
 _SIMPLEX_VARIABLES = 3000  # from this size on, HiGHS's interior-point method is faster than its simplex method
 _LOAD_TOLERANCE = 1e-7  # relative; loads of the solver are off by less
 
@@ -204,7 +204,7 @@ class BoundProgram:
         import scipy.sparse as sp
 
         resources, links = self.topology.resources, self.topology.links
-        pairs = [(limit, arc) for arc, owners in enumerate(self.arcs.limits) for limit in owners]
+        pairs = [(limit, arc) for arc, limits_on_arc in enumerate(self.arcs.limits) for limit in limits_on_arc]
         row, column = np.array(pairs, np.int64).reshape(-1, 2).T
         count = len(self.topology.limits)
         capacity = [resources.scaled_capacity(links + i) for i in range(count)]
@@ -223,6 +223,7 @@ class BoundProgram:
         arcs, count = len(self.arcs), len(self.commodities)
         family = np.array([c.family for c in self.commodities])
         membership = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.families), count))
+        # The flow on the free arcs, which come last, counts as no load: the identity has rows for the other arcs only.
         flows_of_family = sp.kron(membership, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
         load_of_family = sp.kron(np.ones((len(self.families), 1)), sp.eye_array(arcs), format="csr")
         crossing = np.array([crossings for _, crossings in self.partitions]).reshape(-1, arcs)
@@ -291,7 +292,7 @@ class BoundProgram:
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
             # Dual feasibility: price + limits + potential(head) - potential(tail) >= lengths + crossings.
-            min_price = sum(lengths[arc::arcs])  # of this arc, in every family
+            min_price = sum(lengths[arc::arcs])  # the lengths of this arc in all families
             for (_, crossings), multiplier in zip(self.partitions, multipliers, strict=True):
                 min_price += int(crossings[arc]) * max(multiplier, 0)
             min_price -= sum(limits[i] for i in self.arcs.limits[arc])
@@ -396,8 +397,8 @@ def count_crossings(
     for part_nodes in part_sets:
         side = np.zeros(nodes, bool)
         side[list(part_nodes)] = True
-        a, b = side[tail], side[head]
-        count += (a & ~b) if direction == "out" else (b & ~a) if direction == "in" else a ^ b
+        leaves, enters = side[tail] & ~side[head], side[head] & ~side[tail]
+        count += leaves if direction == "out" else enters if direction == "in" else leaves | enters
     return count
 
 

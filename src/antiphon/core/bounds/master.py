@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.exact_solve import solve_exactly
 
 TINY = 1e-9  # tolerance of floats, relative to the largest rate
-_RATE_DENOMINATOR = 10**6  # float rates are rounded to this fraction of the largest
+_RATE_DENOMINATOR = 10**6  # float rates are rounded to multiples of the largest t_j divided by this
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Master:
         from scipy.sparse import csc_array
 
         count, groups, gains = len(self.columns), len(self.share), len(self.gain)
-        # variables: the rates, then the t_j. Rows: loads, scaled by `_row_scale`
+        # variables: the rates, then the t_j, which load nothing. Rows: loads, scaled by `_row_scale`
         ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
         rows = np.array([r for c in self.columns for r in c.rows], np.int64)
         times = np.array([v for c in self.columns for v in c.times], float) * self._row_scale[rows]

@@ -68,13 +68,13 @@ def list_reductions(schedule: Schedule) -> Reductions:
         return Reductions(*(np.zeros(0, np.int64) for _ in range(5)))
     schedule, original_row, _ = _merge_joint_arrivals(schedule)
     cell, cell_count = cell_keys(schedule, "dst")
-    distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
+    distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), bound=schedule.steps or 1)
     step_count = max(len(distinct_steps), 1)
     # The key (cell, step) would not fit into int64: number only the cells in use.
     if cell_count * step_count >= SAFE_INT64:
-        cells, cell = unique_inverse(cell, cell_count)
+        cells, cell = unique_inverse(cell, bound=cell_count)
         cell_count = len(cells)
-    order = order_of(cell * step_count + step_index, cell_count * step_count)
+    order = order_of(cell * step_count + step_index, bound=cell_count * step_count)
     # Equal keys are writes into one cell in one step: they are combined at once.
     key = (cell * step_count + step_index)[order]
     first = np.flatnonzero(run_starts(key))
@@ -96,8 +96,8 @@ def list_reductions(schedule: Schedule) -> Reductions:
 def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     """Return the schedule with one row per (joint, receiving rank), the numbers of these rows, and their senders.
 
-    A switch that combines what several ranks send counts as one sender. Switches are not told apart: all such senders
-    get the number `ranks`, one more than the last rank. So all combined arrivals at one receiver count as one sender.
+    A switch that combines what several ranks send counts as one sender. All such switches together have the number
+    `ranks`, one more than the last rank. So all combined arrivals at one receiver count as one sender.
     """
     sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
     if joints is None:
@@ -140,7 +140,7 @@ class MemoryWork:
 def work_of(schedule: Schedule) -> MemoryWork:
     """Return the additions and accesses of every rank, summed over all steps. O(n log n)."""
     reductions = list_reductions(schedule)
-    weights, scale = schedule.chunks.weights(schedule.collective)
+    weights, scale = schedule.chunks.weights(schedule.collective)  # a chunk is weights[chunk] / scale of nbytes
     # Python integers where int64 could overflow: a byte counts at most once per row, plus twice per reduction
     if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(reductions.row)) >= SAFE_INT64:
         weights = weights.astype(object)
@@ -174,8 +174,9 @@ def most_senders(schedule: Schedule) -> int:
     pair, begin, end = pair[order], begin[order], end[order]
     starts_interval = run_starts(pair)
     group = np.cumsum(starts_interval) - 1
-    # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender.
-    latest_end = np.maximum.accumulate(group * end_bound + end)  # end of everything that began so far, per pair
+    # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender. `latest_end` is
+    # the end of everything of the pair that began so far; the multiple of `end_bound` separates the pairs.
+    latest_end = np.maximum.accumulate(group * end_bound + end)
     starts_interval[1:] |= (group * end_bound + begin)[1:] > latest_end[:-1]
     first = np.flatnonzero(starts_interval)
     last = np.append(first[1:], len(pair)) - 1
@@ -228,8 +229,8 @@ def senders_if_least_memory(collective: Collective) -> int:
 def least_json(collective: Collective, topology: Topology | None = None) -> dict[str, Any]:
     """Return both lower bounds as JSON: the accesses in nbytes, and the fewest senders to one receiver.
 
-    Beside the accesses of Theorem 1 stands the number of senders that Theorem 2 demands for them. If switches can
-    combine for ranks, the accesses assume that they do not.
+    Beside the accesses of Theorem 1 stands the number of senders that Theorem 2 demands for them. If switches of
+    `topology` can combine for ranks, the accesses assume that they do not, which the key `assumes` states.
     """
     accesses = least_memory_accesses(collective)
     return {
@@ -243,7 +244,10 @@ def least_json(collective: Collective, topology: Topology | None = None) -> dict
 
 
 def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[str, Any]:
-    """Return a schedule's figures beside the least ones; gap 1.0 is optimal, None: nothing is combined."""
+    """Return a schedule's figures beside the least ones; gap 1.0 is optimal, None: nothing is combined.
+
+    `topology` as of `least_json`.
+    """
     least_accesses, accesses = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
     gap = float(accesses / least_accesses) if least_accesses else None
     return {

@@ -24,14 +24,14 @@ from antiphon.errors import Infeasible
 
 @dataclass(frozen=True, eq=False)
 class RowIndex:
-    """The rows of every owner, ascending: owner i has those from `pointer[i]` to the next in `rows`."""
+    """The rows of every owner, ascending: those of owner i are `rows[pointer[i]:pointer[i + 1]]`."""
 
     rows: Longs
     pointer: Longs
 
     @classmethod
     def of(cls, owner: Longs, owners: int) -> RowIndex:
-        return cls(order_of(owner, owners), pointers(owner, owners))
+        return cls(order_of(owner, bound=owners), pointers(owner, owners))
 
     @property
     def owners(self) -> int:
@@ -53,9 +53,9 @@ class Needs:
     """Rows (block, holders, dst): a contribution that exactly the ranks `sets[holders]` hold must reach rank dst.
 
     Blocks of weight 0 (their relative size) and contributions that dst holds itself are omitted. Rows are sorted by
-    block. For the built-in kinds sets[r] = (r,). `joined`: some value begins with several contributions, or one is
-    wanted more than once; then a schedule may have to do more than these rows say, so bounds from them may not be
-    attainable.
+    block. For the built-in kinds sets[r] = (r,). `weights`: of all blocks. `joined`: some value begins with several
+    contributions, or one is wanted more than once; then a schedule may have to do more than these rows say, so bounds
+    from them may not be attainable.
     """
 
     block: Longs
@@ -186,11 +186,15 @@ def _custom_needs(collective: Collective) -> Needs:
 
 
 def _usable_holders(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
-    """Return, per wanted contribution, the ranks whose initial value has it and nothing that is not wanted."""
+    """Return, per wanted contribution, the ranks whose initial value has it and nothing that is not wanted.
+
+    `values`: per rank, how often its initial value of the block has each contribution. `ids`: the wanted contributions;
+    None: all.
+    """
     target = Counter({name for value in values.values() for name in value} if ids is None else ids)
     holders_of: dict[int, set[int]] = {name: set() for name in target}
     for rank, value in values.items():
-        if value <= target:
+        if value <= target:  # of Counters: it has no contribution more often than wanted
             for name in value:
                 holders_of[name].add(rank)
     return {name: (ranks, tuple(sorted(ranks))) for name, ranks in holders_of.items()}

@@ -69,6 +69,7 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
         tails, heads = ([int(ends_of[k]) for k in route] for ends_of in (topology.link_src, topology.link_dst))
         _require(tails[1:] == heads[:-1], "the links of a route do not join")
         _require(all(node >= topology.ranks for node in heads[:-1]), "a route passes through a rank")
+        # as seen from the root: `first` is the rank nearer to it
         first, last = (tails[0], heads[-1]) if tree.way == "out" else (heads[-1], tails[0])
         _require(max(first, last) < topology.ranks, "a route ends at a switch")
         _require(last != tree.root and last not in parent, "a tree comes to a rank twice")

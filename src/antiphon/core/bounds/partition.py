@@ -1,9 +1,9 @@
 """Find the weakest partition exactly: the least capacity between parts over (parts - 1).
 
-An allreduce must combine everything across any partition of the ranks and bring the result back: 2 (parts - 1)
-transfers of all data cross between the parts. So the weakest partition bounds its time. This is Cunningham's strength
-of a network (1985), for directed arcs and with switches: the capacity out of a part of ranks is that of a minimum cut
-between it and the other ranks, with switches on either side.
+An allreduce must combine everything across any partition of the ranks and bring the result back. Each of the two takes
+at least parts - 1 transfers of all data between the parts, so the weakest partition bounds its time. This is
+Cunningham's strength of a network (1985), for directed arcs and with switches: the capacity out of a part of ranks is
+that of a minimum cut between it and the other ranks, with switches on either side.
 
 That function of the part is submodular. So the greedy algorithm for its Dilworth truncation finds, for a fixed ratio,
 the partition that minimises the sum over parts of (capacity out - ratio). It adds ranks one by one, and lets each merge
@@ -30,8 +30,8 @@ from antiphon.core.bounds.network import Network
 
 Groups = list[list[int]]  # groups of ranks that stay in one part: a member and the relays assigned to it
 
-MOST_ASSIGNMENTS = 256  # of relays to members: each costs a whole search, so above this only some are tried
-MAX_SAME_GROUP = 8  # groups that all relays together are assigned to in turn, then
+MOST_ASSIGNMENTS = 256  # of relays to members: each costs a whole search, so above this only some are tried, ...
+MAX_SAME_GROUP = 8  # ... among them those that put all relays into one group, for this many groups
 MOST_MEMBERS = 16  # with more members, and switches that must be in a part, only one assignment is tried
 
 
@@ -83,8 +83,10 @@ def _assign_relays(network: Network, members: list[int], relays: list[int], max_
 
 
 def tie_to_members(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
-    """Assign each relay to the member with the widest connection: grow a forest from the members over the widest arcs
-    first."""
+    """Return for each relay the position in `members` of the member with the widest connection to it.
+
+    Grows a forest from the members over the widest arcs first; a relay that it does not reach gets position 0.
+    """
     owner = {member: i for i, member in enumerate(members)}
     arcs = sorted(
         zip(network.capacity.tolist(), network.tail.tolist(), network.head.tolist(), strict=True), reverse=True
@@ -124,7 +126,7 @@ class _Strength:
 
     def find_weakest(self) -> tuple[Groups, Fraction]:
         """Newton iteration: test the ratio of the last partition until no partition has a lower one."""
-        part_groups: Groups = [[i] for i in range(len(self.groups))]
+        part_groups = [[i] for i in range(len(self.groups))]  # per part the numbers of its groups
         sides, total = self._partition_value(part_groups)
         # at least two groups, as an allreduce has at least two members: no division by 0
         ratio = Fraction(total, len(part_groups) - 1)
@@ -137,8 +139,11 @@ class _Strength:
                 return sides, ratio
             sides, ratio = candidate, Fraction(total, len(part_groups) - 1)
 
-    def _partition_value(self, part_groups: Groups) -> tuple[Groups, int]:
-        """Return each part's nodes, with switches on the side that minimises capacity, and the summed capacity out."""
+    def _partition_value(self, part_groups: list[list[int]]) -> tuple[Groups, int]:
+        """Return each part's nodes, with switches on the side that minimises capacity, and the summed capacity out.
+
+        `part_groups`: per part the numbers of its groups.
+        """
         sides, total = [], 0
         for group_numbers in part_groups:
             inside = set(group_numbers)
@@ -151,9 +156,9 @@ class _Strength:
             sides.append([node for node in range(self.network.nodes) if side[node]])
         return sides, total
 
-    def _most_violated(self, ratio: Fraction) -> Groups:
-        """Return the partition that minimises the sum of (capacity out - ratio), as lists of groups: greedy, one cut
-        per group."""
+    def _most_violated(self, ratio: Fraction) -> list[list[int]]:
+        """Return the partition that minimises the sum of (capacity out - ratio), per part the numbers of its groups:
+        greedy, one cut per group."""
         p, q = ratio.numerator, ratio.denominator
         count = len(self.groups)
         links = [c * q for c in self.capacities]

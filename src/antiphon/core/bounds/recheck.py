@@ -148,7 +148,7 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
 def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | None) -> int:
     """Return `_crossing_weight` for values that begin with several contributions, need by need.
 
-    Which holders are usable then depends on everything that the destination wants.
+    Which holders are usable then depends on everything that the destination wants. `needed` as of `_crossing_weight`.
     """
     assert collective.weights is not None
     crossing = {
@@ -181,7 +181,8 @@ def _capacity_within_limits(
         links = list(topology.limits[limit].links)
         multiplicity[links] = np.maximum(multiplicity[links] - count, 0)
         total += topology.limits[limit].bandwidth * count
-    sums = np.bincount(topology.link_type, weights=multiplicity, minlength=len(topology.types))  # small whole numbers
+    # `bincount` adds floats, which are exact for these small whole numbers
+    sums = np.bincount(topology.link_type, weights=multiplicity, minlength=len(topology.types))
     return total + sum((int(n) * t.bandwidth for n, t in zip(sums, topology.types, strict=True)), Fraction(0))
 
 
@@ -200,8 +201,11 @@ def _count_crossings(topology: Topology, partition: Partition) -> NDArray[np.int
     crossings = np.zeros(topology.links, np.int64)
     for part_nodes in partition.parts:
         side = _node_mask(topology, part_nodes)
-        a, b = side[topology.link_src], side[topology.link_dst]
-        crossings += (a & ~b) if partition.direction == "out" else (b & ~a) if partition.direction == "in" else a ^ b
+        tail_inside, head_inside = side[topology.link_src], side[topology.link_dst]
+        leaves, enters = tail_inside & ~head_inside, head_inside & ~tail_inside
+        crossings += (
+            leaves if partition.direction == "out" else enters if partition.direction == "in" else leaves | enters
+        )
     return crossings
 
 
@@ -220,6 +224,7 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     optional_switches = switches_with_own_data(topology, abilities) if partition.direction == "both" else set()
     combining_nodes = {*range(topology.ranks), *switches_to_assign(abilities, partition.direction)}
     assigned_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in combining_nodes]
+    # an optional switch must be in no part or in one
     each_once = sorted(assigned_nodes) == sorted(combining_nodes - (optional_switches - set(assigned_nodes)))
     expected = "every rank, and every switch that helps," if abilities else "every rank"
     _require(each_once, f"its parts do not hold {expected} exactly once")
@@ -332,8 +337,9 @@ def _weighted_distances(
     is_backward = kind == "to"  # then one search from the destination along reversed links serves all holders
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
-    for link, (a, b) in enumerate(ends):
-        out[b if is_backward else a].append((a if is_backward else b, lengths.get(link, 0)))
+    for link, (src, dst) in enumerate(ends):
+        tail, head = (dst, src) if is_backward else (src, dst)
+        out[tail].append((head, lengths.get(link, 0)))
     distances: dict[tuple[int, ...], list[int]] = {}
     longest: dict[int, int] = {}
     for block, holders, dst in family_needs:
@@ -341,13 +347,17 @@ def _weighted_distances(
         if start not in distances:
             distances[start] = _shortest_lengths(out, start)
         length = min(distances[start][h] for h in holders) if is_backward else distances[start][dst]
+        # nodes out of reach are farther than all lengths together (`_shortest_lengths`)
         _require(length <= sum(lengths.values()), "a need is out of reach")
         longest[block] = max(longest.get(block, 0), length)
     return sum(int(collective.weights[block]) * length for block, length in longest.items())
 
 
 def _shortest_lengths(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
-    """Return the distance of every node from the start nodes by Dijkstra's algorithm, in whole lengths."""
+    """Return the distance of every node from the start nodes by Dijkstra's algorithm, in whole lengths.
+
+    `out`: per node its links as (head, length).
+    """
     # Unreachable nodes keep this value, which exceeds every path.
     distance = [sum(length for links in out for _, length in links) + 1] * len(out)
     for node in start:

@@ -37,7 +37,7 @@ from antiphon.core.symmetry import link_map, orbit_labels
 
 # The greatest multiplier or price of the evidence, which has whole numbers. In `_add_routes`: units per price of 1.
 SCALE = 2**24
-TOLERANCE = 1e-7  # of the linear program: a route joins if it is cheaper, by more than this, than what cuts pay for it
+TOLERANCE = 1e-7  # error of the linear program's duals; a route joins if what cuts pay for it exceeds its price by more
 LINK_PRICE = 1e-9  # added per link: of equally cheap routes, the one with fewer links is taken
 
 
@@ -140,6 +140,7 @@ class RoutedSearch(StepSearch):
         return np.add.reduceat(by_pair[:, :, in_order], first_of_orbit, axis=2)
 
     def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
+        """Find the least wire times, and amounts by route, that meet the conditions; None if the solver fails."""
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix, hstack, identity, kron, vstack
 
@@ -151,8 +152,8 @@ class RoutedSearch(StepSearch):
         weights = np.array([condition.weight for condition in conditions]) / self.delivery.total
         rows = vstack([busy, hstack([csr_matrix((len(needed), steps)), csr_matrix(needed)])])
         costs = np.concatenate([np.ones(steps), np.zeros(len(self.routes) * steps)])
-        limits = np.concatenate([np.zeros(busy.shape[0]), -weights])
-        solution: Any = linprog(costs, A_ub=rows.tocsr(), b_ub=limits, method="highs-ds")
+        right_side = np.concatenate([np.zeros(busy.shape[0]), -weights])
+        solution: Any = linprog(costs, A_ub=rows.tocsr(), b_ub=right_side, method="highs-ds")
         if solution.status:
             return None
         duals = -solution.ineqlin.marginals
@@ -164,7 +165,7 @@ class RoutedSearch(StepSearch):
     def _add_routes(self, solution: Solution) -> bool:
         """Add the routes that cost less than the cuts between their ends pay; return whether there was one."""
         priced_crossing = solution.multipliers[:, None, None] * self._crossing(solution.binding)
-        paid = priced_crossing.sum(axis=0).T / self.orbit_size[:, None]  # for a pair, by orbit and step
+        paid = priced_crossing.sum(axis=0).T / self.orbit_size[:, None]  # what cuts pay for a pair, by orbit and step
         listed = len(self.routes)
         for step in range(solution.prices.shape[1]):
             rounded = np.ceil(solution.prices[:, step] * SCALE).astype(np.int64)  # whole numbers add up exactly

@@ -91,7 +91,9 @@ def find_switch_cut(topology: Topology, near: Bools, far: Bools) -> tuple[int, S
         return int(link_capacities(topology)[near[topology.link_src] & far[topology.link_dst]].sum()), ()
     source, sink = topology.nodes, topology.nodes + 1
     node = np.arange(topology.nodes)
-    tails, heads = node.copy(), node.copy()  # end of a link by its node; -1: such links are left out
+    # By node, its number in the flow network as the tail and as the head of a link. Ranks of `near` become the source,
+    # ranks of `far` the sink; -1: such links are left out.
+    tails, heads = node.copy(), node.copy()
     tails[: topology.ranks] = np.where(near, source, -1)
     heads[: topology.ranks] = np.where(far, sink, -1)
     tail, head = tails[topology.link_src], heads[topology.link_dst]
@@ -169,6 +171,7 @@ def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[i
     def symmetries_of(weights: Longs) -> tuple[Longs, ...]:
         """Return generators of the symmetries that keep these weights, the members and all needs."""
         member = np.isin(np.arange(topology.ranks), members)
+        # ranks of equal weight and membership have equal colours, and all switches one more
         colour = np.unique(np.stack([weights, member]), axis=1, return_inverse=True)[1].ravel().tolist()
         images = automorphisms(topology, [*colour, *[max(colour) + 1] * topology.switches])
         longs = (image.astype(np.int64) for image in images)
@@ -178,7 +181,7 @@ def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[i
         if kind not in (COLLECTS if collects else SPREADS):
             continue
         supply = np.zeros(topology.ranks, np.int64)
-        # of every need; in the built-in kinds each datum has one holder (for an allreduce this is not used)
+        # The first holder of every need: in the built-in kinds each datum has only one (an allreduce does not use it).
         sole_holder = np.array([holders[0] for holders in needs.sets])[needs.holders]
         if kind in ("scatter", "gather"):
             root, ends = (needs.dst, sole_holder) if collects else (sole_holder, needs.dst)

@@ -276,7 +276,7 @@ def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -
     ranks, steps = topology.ranks, evidence.steps
     generators = [np.array(image, np.int64) for image in evidence.symmetries]
     if not all(is_symmetry(topology, needs, image) for image in generators):
-        return StepTimes(Fraction(0))  # for a machine with other figures the evidence proves nothing
+        return StepTimes(Fraction(0))  # with other bandwidths than in the search, the machine may lack these symmetries
     pair_orbit = orbit_labels(pair_images(generators, ranks), ranks * ranks)
     crossing = np.zeros((steps, ranks * ranks), np.int64)  # by step and orbit: the sum of m(k) over separated pairs
     weight = 0
@@ -379,7 +379,8 @@ def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes
     max_capacity = max(cut_capacities)
     _require(max_capacity > 0, "nothing can cross")
     weight = crossing_weight(needs, levels <= first, levels > last)
-    lost_share = max(Fraction(0), 1 - max(jump_capacities, default=Fraction(0)) / max_capacity)  # of a stage's step
+    # the share of a stage's step that is lost
+    lost_share = max(Fraction(0), 1 - max(jump_capacities, default=Fraction(0)) / max_capacity)
     base_time = Fraction(weight) / max_capacity
     return StepTimes(base_time, stages=stages, loss=stages * lost_share, windows=evidence.windows)
 
@@ -395,7 +396,7 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
     center_end, far_end = topology.link_src, topology.link_dst
     sole_holder = _sole_holders(needs)
-    near_rank, far_rank = sole_holder, needs.dst  # of every need: at the center, and at a far end
+    near_rank, far_rank = sole_holder, needs.dst  # per need its rank at the center, and its rank at a far end
     if evidence.inward:  # the center receives: links and needs with their ends exchanged
         center_end, far_end, near_rank, far_rank = far_end, center_end, far_rank, near_rank
     center_capacity = capacity_of(topology, center_end == center)

@@ -366,5 +366,6 @@ def _describe_ranks(ranks: list[int]) -> str:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]  # first and last of a run
+    # runs of one rank, of three or more, and of two: 8, 0-3 and 4,5
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]
     return "ranks {" + ",".join(texts[:_SHOWN]) + (",..." if len(texts) > _SHOWN else "") + "}"

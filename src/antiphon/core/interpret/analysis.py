@@ -82,7 +82,7 @@ class _Rows:
     dst: Longs  # cell written
     level: Longs
     head: Longs  # where each group begins in `order`
-    size: Longs
+    size: Longs  # per group the number of its rows
     copies: Bools  # per group: whether it contains a copy
     races: Bools  # per group: whether it has a copy and other writes
 
@@ -126,8 +126,9 @@ def analyse(schedule: Schedule) -> Analysis:
     begin = np.cumsum(count) - count
     level = grouped.level[grouped.head]
     max_operands = int(count.max(initial=0))
+    # by level, then by descending number of operands
     order = order_of(
-        level * (max_operands + 1) + (max_operands - count), (int(level.max(initial=0)) + 1) * (max_operands + 1)
+        level * (max_operands + 1) + (max_operands - count), bound=(int(level.max(initial=0)) + 1) * (max_operands + 1)
     )
     return Analysis(
         schedule, cell_chunk=chunk, inputs=inputs, outputs=outputs, dst=grouped.dst[grouped.head][order],
@@ -145,7 +146,7 @@ def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
     """
     collective, chunks = schedule.collective, schedule.chunks
     relation = collective.relation
-    by_block = order_of(chunks.block.astype(np.int64), collective.blocks)
+    by_block = order_of(chunks.block.astype(np.int64), bound=collective.blocks)
     bounds = pointers(chunks.block, collective.blocks)
 
     def list_chunks(rank: NDArray[np.int32], block: NDArray[np.int32]) -> BufferCells:
@@ -161,6 +162,7 @@ def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
     count = np.where(
         relation.post_want < 0, collective.contributions_per_block[relation.post_block], lengths[relation.post_want]
     )
+    # the rows of the relation are sorted by block, the pairs of `outputs` by rank
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
     return inputs, replace(outputs, count=count[by_rank][outputs.pair])
 
@@ -168,8 +170,8 @@ def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
 def _cell_keys(schedule: Schedule, inputs: BufferCells, outputs: BufferCells) -> tuple[Longs, Longs]:
     """Number the cells that rows or ends mention, ascending by (chunk, rank, slot). O(n log n).
 
-    Return the keys of all cells, and the cell number of each mention, in this order: cells that rows read, cells that
-    they write, inputs, outputs.
+    Return the keys of all cells, (chunk * ranks + rank) * slots + slot, and the cell number of each mention, in this
+    order: cells that rows read, cells that they write, inputs, outputs.
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
@@ -180,12 +182,12 @@ def _cell_keys(schedule: Schedule, inputs: BufferCells, outputs: BufferCells) ->
     chunk = np.concatenate([schedule.chunk, schedule.chunk, inputs.chunk, outputs.chunk])
     rank = np.concatenate([schedule.src, schedule.dst, inputs.rank, outputs.rank])
     bound = len(schedule.chunks) * int(ranks)
-    pairs, number = unique_inverse(chunk * ranks + rank, bound)
+    pairs, number = unique_inverse(chunk * ranks + rank, bound=bound)
     if slots == 1:
         return pairs, number
     slot = np.zeros(len(number), np.int64)
     slot[: 2 * schedule.transfers] = np.concatenate([schedule.slot("src"), schedule.slot("dst")])
-    cells, number = unique_inverse(number * slots + slot, len(pairs) * slots)
+    cells, number = unique_inverse(number * slots + slot, bound=len(pairs) * slots)
     return pairs[cells // slots] * slots + cells % slots, number
 
 
@@ -210,9 +212,9 @@ def _row_levels(schedule: Schedule) -> Longs:
     >>> _row_levels(of_rows("allgather", 3, rows)).tolist()
     [0, 0, 1, 1]
     """
-    distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
+    distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), bound=schedule.steps or 1)
     key = schedule.chunk * np.int64(max(len(distinct_steps), 1)) + step_index
-    order = order_of(key, len(schedule.chunks) * max(len(distinct_steps), 1))
+    order = order_of(key, bound=len(schedule.chunks) * max(len(distinct_steps), 1))
     # Number the distinct (chunk, step) pairs; a level is that number counted from the first pair of the chunk.
     pair_number = np.cumsum(run_starts(key[order]))
     starts_chunk = run_starts(schedule.chunk[order])
@@ -233,7 +235,7 @@ def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows
     level = _row_levels(schedule)
     # Rows with equal (level, cell) form a group.
     key = level * cells + dst
-    order = order_of(key, (int(level.max(initial=0)) + 1) * max(cells, 1))
+    order = order_of(key, bound=(int(level.max(initial=0)) + 1) * max(cells, 1))
     head = np.flatnonzero(run_starts(key[order]))
     size = np.diff(np.append(head, len(order)))
     copy = (schedule.op[order] == COPY).astype(np.int64)
@@ -261,17 +263,17 @@ def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
     written = rows.dst[rows.head]
     group_level = rows.level[rows.head]
     level_starts = np.flatnonzero(run_starts(group_level)) if len(group_level) else group_level
-    group_ends = np.append(level_starts, len(written))
-    row_ends = np.append(rows.head[level_starts], len(rows.order))
-    bounds = zip(group_ends[:-1], group_ends[1:], row_ends[:-1], row_ends[1:], strict=True)
+    group_bounds = np.append(level_starts, len(written))
+    row_bounds = np.append(rows.head[level_starts], len(rows.order))
+    levels = zip(group_bounds[:-1], group_bounds[1:], row_bounds[:-1], row_bounds[1:], strict=True)
     # Level by level. Invariant: least_id describes all cells before this level; reads come before writes.
-    for group_begin, group_end, row_begin, row_end in bounds:
+    for group_begin, group_end, row_begin, row_end in levels:
         read = least_id[rows.src[row_begin:row_end]]
         row_least[row_begin:row_end] = read
         cells = written[group_begin:group_end]
         group_own_least = np.where(rows.copies[group_begin:group_end], EMPTY, least_id[cells])
         own_least[group_begin:group_end] = group_own_least
-        if group_end - group_begin < row_end - row_begin:
+        if group_end - group_begin < row_end - row_begin:  # some group has several rows
             read = np.minimum.reduceat(read, rows.head[group_begin:group_end] - row_begin)
         least_id[cells] = np.minimum(read, group_own_least)
     return row_least, own_least

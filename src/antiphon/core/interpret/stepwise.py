@@ -33,7 +33,7 @@ from antiphon.core.interpret.buffers import Array, Buffers, chunk_bounds, elemen
 from antiphon.core.schedule import Schedule
 
 SHORT = 64  # elements: shorter rows are gathered by one indexing operation, longer ones copied row by row
-BATCH_BYTES = 2**24  # cells of one batch
+BATCH_BYTES = 2**24  # bytes of the cells of one batch
 LEVEL_BYTES = 2**17  # a batch may exceed BATCH_BYTES by this per level, so that a level's work outweighs its overhead
 
 
@@ -77,6 +77,7 @@ def run(
     combine = op if isinstance(op, np.ufunc) else combine_of(op)
     buffers = take_inputs(analysis.schedule.collective, inputs, dtype, in_place)
     outputs = new_outputs(buffers, in_place)
+    # In place, the outputs of one batch may overwrite inputs of a later one.
     sources = [array.copy() for array in buffers.arrays] if in_place else buffers.arrays
     job = _Job(analysis, buffers, sources, outputs, combine, averages=op == "avg")
     with np.errstate(all="ignore"):  # infinity and NaN are results like others, as in C
@@ -155,7 +156,7 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
     batch_of_chunk, batches, budget = _assign_batches(job)
     # batch b has the items at ptr[b] to ptr[b + 1] - 1 of the order
     cell_batch = batch_of_chunk[analysis.cell_chunk]
-    cell_order, cell_ptr = order_of(cell_batch, batches), pointers(cell_batch, batches)
+    cell_order, cell_ptr = order_of(cell_batch, bound=batches), pointers(cell_batch, batches)
     row_of_cell = np.empty(len(cell_batch), np.int64)
     row_of_cell[cell_order] = np.arange(len(cell_batch)) - cell_ptr[cell_batch[cell_order]]
     operand = row_of_cell[analysis.operand]
@@ -181,7 +182,7 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
 
 def _sort_by_batch(batch: Longs, batches: int) -> tuple[Longs, Longs]:
     """Return the order of items by batch, and where each batch begins in it (`ptr`)."""
-    return order_of(batch, batches), pointers(batch, batches)
+    return order_of(batch, bound=batches), pointers(batch, batches)
 
 
 def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
@@ -200,14 +201,14 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     # waste little padding. All short ones, of up to SHORT // 4 elements, are in one class.
     lengths, length_index = np.unique(job.length, return_inverse=True)
     class_of_length = np.zeros(len(lengths), np.int64)
-    number, longest = 0, int(lengths[-1])  # of the class so far
+    number, longest = 0, int(lengths[-1])  # the class that is being filled, and its greatest length
     for i in range(len(lengths) - 1, -1, -1):
         if longest > SHORT // 4 and 4 * int(lengths[i]) < 3 * longest:
             number, longest = number + 1, int(lengths[i])
         class_of_length[i] = number
     chunk_class = class_of_length[length_index.reshape(-1)]
     cells = np.bincount(job.analysis.cell_chunk, minlength=len(job.length))
-    order, class_ptr = order_of(chunk_class, number + 1), pointers(chunk_class, number + 1)
+    order, class_ptr = order_of(chunk_class, bound=number + 1), pointers(chunk_class, number + 1)
     total = np.cumsum((cells * job.length * job.dtype.itemsize)[order])
     bytes_before = np.concatenate([[0], total])[class_ptr[:-1]]  # per class
     budget = BATCH_BYTES + LEVEL_BYTES * job.analysis.levels
@@ -215,7 +216,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     # Within a class, cut into batches by bytes.
     batch_in_class[order] = (total - bytes_before[chunk_class[order]]) // budget
     key = chunk_class * (int(batch_in_class.max()) + 1) + batch_in_class
-    batch_keys, batch = unique_inverse(key, int(key.max()) + 1)
+    batch_keys, batch = unique_inverse(key, bound=int(key.max()) + 1)
     return batch, len(batch_keys), budget
 
 

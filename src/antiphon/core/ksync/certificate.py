@@ -67,7 +67,7 @@ AS_PLANNED, REVERSED, COMPOSED = "plan", "dual", "halves"
 BROADCAST_FROM, REDUCE_TO = "broadcast from ", "reduce to "
 # ... or the links that every chunk of a sum crosses
 SUMS = "sums"
-FORMAT = 1
+FORMAT = 1  # the version of certificates
 # chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: [C', R'] of
 # better points that the search left undecided; neither stage 1 nor 3 may exclude them.
 FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
@@ -132,7 +132,8 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     parts_per_unit = instance.parts_of(chunks)
     bound = least_rounds_per_part(instance, about, steps, evidence)  # of R / parts_per_unit, like `ratio`
     if about == SUMS and "sends" in evidence:
-        # with `shared`, the rounds of a question are the links that a chunk's inputs cross (cnf.py)
+        # It must refute that one link fewer suffices. With `shared`, the rounds of a question are the links that a
+        # chunk's inputs cross (cnf.py).
         _check_by_resolution(instance, (1, steps, evidence["sends"] - 1), evidence, shared=True)
     if about == SUMS and ("prices" in evidence or refuted):
         _require(is_bounded_by_trees(instance, collective), "only an allreduce of few ranks is bounded by trees")
@@ -144,7 +145,8 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     ratio = Fraction(rounds, parts_per_unit)  # R / C is this over `weight`
     # Stage 1: the point cannot have a ratio below what its own prices prove.
     _require(ratio >= bound, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
-    kind, weight = collective.kind if about == SUMS else instance.collective.kind, instance.input_weight
+    kind = collective.kind if about == SUMS else instance.collective.kind
+    weight = instance.input_weight
     _require(type(k) is int and k >= 0, f"its k is {quote(k)}, expected a whole number from 0")
     for c, r in undecided:
         is_better = c > 0 and bound / weight <= Fraction(r, c) < ratio / weight
@@ -198,7 +200,10 @@ def _check_refuted(
     instance: Instance, about: str, steps: int, ratio: Fraction, bound: Fraction, k: int,
     refuted: Sequence[Mapping[str, Any]],
 ) -> list[str]:  # fmt: skip
-    """Check that every better point is refuted; return the refutations that only a solver reported, in words."""
+    """Check that every better point is refuted; return the refutations that only a solver reported, in words.
+
+    `ratio`: R / parts_per_unit of the certificate's point. `bound`: the least that its prices prove.
+    """
     refuted_points: list[tuple[int, int]] = []
     trusted = []
     # Check each refutation by its own kind, and collect the points (parts_per_unit, rounds) that they rule out.
@@ -234,7 +239,10 @@ def _check_refuted(
 def _check_by_resolution(
     instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any], shared: bool = False
 ) -> None:
-    """Check a proof by resolution that there is no algorithm of `claimed` = (parts per unit, steps, rounds)."""
+    """Check a proof by resolution that there is no algorithm of `claimed` = (parts per unit, steps, rounds).
+
+    `entry`: has the proof as `refutation`, and perhaps a `naming`. `shared`: as in `Question`.
+    """
     value = entry.get("refutation")
     _require(isinstance(value, Mapping), "a proof by resolution is missing")
     assert isinstance(value, Mapping)

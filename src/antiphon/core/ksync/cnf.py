@@ -103,7 +103,8 @@ class Formula:
         "use", arc, s               some chunk crosses the arc in step s
         "rounds", s, n              step s takes at least n rounds
         "count", n, rows            at least n of the literals in these rows are true
-        "order", above, below       no literal of `above` is true while the one beside it in `below` is false
+        "order", above, below       of these sends of two chunks, none of `above` is made without that beside it in
+                                    `below` (`_require_descending`)
         """
         self.variables += 1
         if self.meanings is not None:
@@ -120,12 +121,12 @@ class Formula:
 def build_formula(instance: Instance, question: Question, *, with_meanings: bool = False) -> Formula:
     """Return the clauses of a question; deterministic, so that proofs can refer to clauses by number.
 
-    O(chunks * arcs * steps) variables, plus those of counters.
+    `with_meanings`: also fill `Formula.meanings`. O(chunks * arcs * steps) variables, plus those of counters.
     """
     _check_question(instance, question)
     steps, out = question.steps, Formula(meanings=[] if with_meanings else None)
-    loads: dict[tuple[int, int], list[int]] = defaultdict(list)
-    resources: list[list[int]] = [[] for _ in range(len(instance.arcs))]
+    loads: dict[tuple[int, int], list[int]] = defaultdict(list)  # (resource, step) -> the sends that load it
+    resources: list[list[int]] = [[] for _ in range(len(instance.arcs))]  # per arc those that it loads
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
         resources[arc].append(resource)
     uses: dict[tuple[int, int], int] = {}  # shared: (arc, step) -> variable
@@ -313,7 +314,7 @@ def _encode_rounds(out: Formula, question: Question, min_rounds: int) -> list[li
 def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
     """Limit the load of a resource to the capacity of r_s rounds.
 
-    For every n: more than capacity * (n - 1) chunks imply r_s >= n.
+    For every n: more than capacity * (n - 1) chunks imply r_s >= n. `round_literals`: of the step, by `_encode_rounds`.
     """
     thresholds: dict[int, int] = {}
     for n, implied in enumerate([*round_literals, 0], 1):  # no step has more rounds than literals: false

@@ -168,8 +168,11 @@ def prices_of_round(instance: Instance, prices: IntArray) -> tuple[Fraction, ...
 
 
 def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: IntArray) -> IntArray:
-    """Return the lengths of moves for each destination of a kind; check that they sum to at most the move's cost."""
-    representative, bonds, nodes = dual.like.get(number, (number, (), ()))
+    """Return the lengths of moves for each destination of a kind; check that they sum to at most the move's cost.
+
+    `number`: of the kind. `cost`: by bond and step.
+    """
+    representative, bonds, nodes = dual.like.get(number, (number, (), ()))  # no entry: the kind has its own split
     split = dual.price_splits.get(representative)
     lengths = np.zeros((len(kind.dests), *cost.shape), np.int64)
     if split is None:  # lengths 0, which prove nothing about this kind
@@ -200,7 +203,10 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
 
 
 def _fill_array(array: IntArray, rows: IntArray, label: str, signed: bool = False) -> None:
-    """Write rows (indices, value) into an array, checked for range. Of rows with the same indices the last counts."""
+    """Write rows (indices, value) into an array, checked for range. Of rows with the same indices the last counts.
+
+    Values may be negative only if `signed`.
+    """
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_in_range(index[:, i], size) for i, size in enumerate(array.shape))
     _require(inside, f"a {label} is out of range")

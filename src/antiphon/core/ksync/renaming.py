@@ -81,8 +81,8 @@ def rename_instance(instance: Instance, naming: Naming) -> Instance:
     nodes, old_bond = naming.nodes, np.argsort(naming.bonds)  # per new bond its old number
     tail, head = nodes[instance.tail[old_bond]], nodes[instance.head[old_bond]]
     count = len(old_bond)
-    resources = np.concatenate([old_bond, count + np.argsort(naming.limits)])
-    capacity = tuple(instance.capacity[r] for r in resources.tolist())
+    old_resource = np.concatenate([old_bond, count + np.argsort(naming.limits)])
+    capacity = tuple(instance.capacity[r] for r in old_resource.tolist())
     new_number = naming.resources
     # `limits_of`: per bond its limits, by their numbers as resources
     limits_of = tuple(tuple(sorted(new_number[list(instance.limits_of[bond])].tolist())) for bond in old_bond.tolist())

@@ -185,8 +185,8 @@ def _costs_before(step_costs: Sequence[Sequence[Any]], after: Sequence[Any]) -> 
         successors = [(owners, 0)]  # sets of owners after this step, and the cost of its sends
         for receiver in ranks:
             arrival_cost = arrival_costs[receiver][owners]
-            if not owners >> receiver & 1 and arrival_cost < FAR_COST:
-                successors += [(reached | 1 << receiver, cost + arrival_cost) for reached, cost in successors]
+            if not (owners >> receiver) & 1 and arrival_cost < FAR_COST:
+                successors += [(reached | (1 << receiver), cost + arrival_cost) for reached, cost in successors]
         table.append(min(FAR_COST, *(cost + after[reached] for reached, cost in successors)))
     return table
 
@@ -215,7 +215,7 @@ def list_pairs(costs: Costs, reversed_costs: Costs) -> list[tuple[Any, Pair]]:
         cost = up_in_steps[up_steps][root] + down_from_step[up_steps][root]
         pairs.append((cost, Pair(up_steps, root, exchanges=False)))
     for up_steps, (v, w) in itertools.product(range(steps), itertools.combinations(ranks, 2)):
-        roots = 1 << v | 1 << w
+        roots = (1 << v) | (1 << w)
         exchange = costs[up_steps][v][w] + costs[up_steps][w][v]
         cost = up_in_steps[up_steps][roots] + exchange + down_from_step[up_steps + 1][roots]
         pairs.append((cost, Pair(up_steps, roots, exchanges=True)))

@@ -106,7 +106,7 @@ class MessageGraph:
         done_items, left_items = (np.flatnonzero((items & 1) == has_left) for has_left in (0, 1))
         left_ptr = as_int32(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
         # The conditions of each message in ascending order, as CSR consumers expect.
-        order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
+        order = order_of(owner * max(len(items), 1) + condition, bound=max(count * len(items), 1))
         return Waits(
             done_ptr=as_int32(pointers(items[done_items] >> 1, count)), done=as_int32(done_items),
             left_ptr=left_ptr, left=as_int32(left_items),

@@ -140,8 +140,8 @@ def _sort_uses(messages: Messages, resources: int, message: Longs, resource: Lon
     ...  _sort_uses(Three(step=np.array([0, 1, 0])), 9, np.array([1, 2, 0, 0]), np.array([5, 7, 7, 6]))]
     [[0, 0, 2, 1], [6, 7, 7, 5]]
     """
-    steps, step_index = unique_inverse(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
-    order = order_of(message, max(len(messages), 1))  # three stable sorts: by message, by resource, by step
-    order = order[order_of(resource[order], resources)]
-    order = order[order_of(step_index[message[order]], max(len(steps), 1))]
+    steps, step_index = unique_inverse(messages.step.astype(np.int64), bound=int(messages.step.max(initial=0)) + 1)
+    order = order_of(message, bound=max(len(messages), 1))  # three stable sorts: by message, by resource, by step
+    order = order[order_of(resource[order], bound=resources)]
+    order = order[order_of(step_index[message[order]], bound=max(len(steps), 1))]
     return message[order], resource[order]

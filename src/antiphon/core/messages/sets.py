@@ -103,7 +103,7 @@ def sets(waits: Waits) -> Sets:
     begins_set[target[is_implied]] = True
     position, order = _chain_conditions(before)  # in this order a set is a run of conditions, hence a slice of items
     # Stage 3: items in the order of the chains; a set is the slice from where its chain begins to its own end.
-    item_order = order_of(position[target], max(count, 1))
+    item_order = order_of(position[target], bound=max(count, 1))
     items = item[item_order]
     pointer = pointers(position[target][item_order], count)
     # base: for each condition in chain order, the position of the latest condition at or before it that begins a set.

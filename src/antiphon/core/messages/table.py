@@ -154,7 +154,7 @@ def messages(schedule: Schedule) -> Messages:
     [1, 2, 0, 3]
     """
     # A run is consecutive rows of one message. A message may be several runs.
-    first_rows = np.flatnonzero(schedule.runs())  # of every run
+    first_rows = np.flatnonzero(schedule.runs())  # the first row of every run
     # Planners usually emit rows in order: then no sort is needed, and every run is a message.
     if is_ascending(*schedule.message_key_columns(first_rows)):
         row, message_of_run = first_rows, np.arange(len(first_rows))
@@ -162,7 +162,7 @@ def messages(schedule: Schedule) -> Messages:
         # Sort the first rows of all runs; runs with equal keys form one message.
         # (`message_key` has the same columns with their bounds, for packing.)
         key, key_bound = pack_columns(*schedule.message_key(first_rows))
-        order = order_of(key, key_bound)
+        order = order_of(key, bound=key_bound)
         starts_message = run_starts(key[order])
         row, message_of_run = first_rows[order[starts_message]], np.empty(len(first_rows), np.int64)
         message_of_run[order] = np.cumsum(starts_message) - 1

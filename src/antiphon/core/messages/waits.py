@@ -30,7 +30,7 @@ from antiphon.errors import Invalid, quote
 
 ORDERS = ("rounds", "streams", "data")
 RECEIVED, LEFT = "received", "left"
-NONE = np.empty(0, np.int32)
+NONE = np.empty(0, np.int32)  # an empty column: the shorthands of `Waits`
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +114,8 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
 def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int, sent: str) -> Waits:
     """Build one condition per round: all messages that one key sends or receives in one step.
 
-    A key is a rank, or a rank on one level. Messages wait for the previous round of their source and contribute to the
-    rounds of both ends. One sort.
+    A key is a rank, or a rank on one level: `src` and `dst` are the keys of the ends of every message, all below
+    `keys`. Messages wait for the previous round of their source and contribute to the rounds of both ends. One sort.
 
     The rounds of `core.example.star` are of ranks 0, 1, 2 in step 0, then in step 1:
 
@@ -131,11 +131,13 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     count = len(messages)
     step_index = np.cumsum(run_starts(messages.step)) - 1  # messages come by step
     bound = max((int(step_index[-1]) + 1) * keys, 1) if count else 1
-    rounds, position = unique_inverse(np.stack([step_index * keys + end for end in (src, dst)], axis=1).ravel(), bound)
-    ends = as_int32(position.reshape(count, 2))
+    rounds, position = unique_inverse(
+        np.stack([step_index * keys + end for end in (src, dst)], axis=1).ravel(), bound=bound
+    )
+    ends = as_int32(position.reshape(count, 2))  # per message the rounds of its source and of its receiver
     # The round before of the same key: a stable sort by key keeps the steps in order.
     key = rounds % keys
-    order = order_of(key, keys)
+    order = order_of(key, bound=keys)
     before = np.full(len(rounds), -1, np.int32)
     has_previous = ~run_starts(key[order])
     before[order[has_previous]] = order[np.flatnonzero(has_previous) - 1]

@@ -103,7 +103,9 @@ def cells_of(program: Program) -> Cells:
     view, (region, shift), slot_reuses = _find_views(program, input_side, output_side, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(coordinates[0])
-    key, cell = unique_inverse(view[row] * atoms + concat_ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
+    key, cell = unique_inverse(
+        view[row] * atoms + concat_ranges(begin, length), bound=(int(view.max(initial=0)) + 1) * atoms
+    )
     # Stage 3: the accesses lie in the order parts, inputs, outputs, finish rows; `borders` lie between.
     ends = np.cumsum(length)
     borders = [int(n) for n in np.append(0, ends)[cuts]]
@@ -133,7 +135,7 @@ def cells_of(program: Program) -> Cells:
         inputs=inputs, outputs=outputs, op=op[rows], row=row_in_table, cell=cell[before_finish], written=is_write[rows],
         same_pieces=same_pieces[rows], first_access=(ends - length)[:part_count], access_count=length[:part_count],
         finish_cell=cell[finish], finish_row=row[finish] - finish_cut, memory=memory, stretches=stretches,
-        in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
+        in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # `_find_views`: a region is 2 * rank + buffer
         slot_reuses=slot_reuses,
     )  # fmt: skip
 
@@ -265,7 +267,8 @@ def _find_memory(
 ) -> tuple[Longs, Longs]:
     """Return per cell its first stretch of memory and the number of its stretches.
 
-    A cell whose view overlaps no other has a stretch of its own. `view`, `atom`: per cell. `region`, `shift`: per view.
+    A cell whose view overlaps no other has a stretch of its own. `coordinates`: of the points, as of `_number_points`.
+    `view`, `atom`: per cell. `region`, `shift`: per view.
 
     O(n log n). Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: the buffer has
     three stretches, the second being both cell 1 and cell 2.
@@ -294,7 +297,9 @@ def _find_memory(
 
 
 def _find_overlapping(coordinates: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
-    """Return per view whether it is of a buffer in which some views may overlap. O(n log n).
+    """Return per view whether it is of a buffer in which some views may overlap; arguments as of `_find_memory`.
+
+    O(n log n).
 
     Views 0 and 1 of buffer 0 overlap, view 2 is alone in buffer 1:
 
@@ -354,5 +359,5 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
     # Sort key within a stretch: inputs have operation -1, hence + 1. Writes are odd: an operation reads first.
     time = 2 * (cells.op[access] + 1) + cells.written[access]
     time_bound = 2 * (cells.operations + 2)  # outputs are read by operation number `operations`
-    order = order_of(stretch * time_bound + time, (int(stretch.max(initial=0)) + 1) * time_bound)
+    order = order_of(stretch * time_bound + time, bound=(int(stretch.max(initial=0)) + 1) * time_bound)
     return stretch[order], access[order]

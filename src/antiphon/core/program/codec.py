@@ -40,6 +40,7 @@ DIRECTORY_ENTRY = struct.Struct("<QQII")  # of a section: offset, size, checksum
 SECTION_HEADER = struct.Struct("<IIQQ8I")  # rank, variant, weights of input and output, rows of each of `TABLES`
 # `part` of a point or class: its fraction, as a numerator over the program's denominator (`point_numerator` and
 # `class_numerator` of a program). `part` elsewhere is an interval of a buffer: an operand of an operation.
+# A field without a name is padding.
 _POINT = np.dtype([("whole", "<i8"), ("part", "<i8")])
 _BASE = np.dtype([("shift", "<i8"), ("buffer", "<u4"), ("slot", "<u4"), ("origin", "<u4"), ("", "<u4")])
 _CLASS = np.dtype([("whole", "<i8"), ("part", "<i8"), ("pieces", "<u4"), ("", "<u4")])
@@ -88,6 +89,7 @@ def encode(programs: Sequence[Program]) -> bytes:
         offset += len(section)
     collective, relation = first.collective, first.collective.custom
     wants = relation.wants if relation else ()
+    # `variants` as bits: 1 for out of place, 2 for in place
     numbers = [
         _KINDS.index(collective.kind), first.ranks, len(collective.members), len(collective.roots), collective.blocks,
         first.channels, sum(1 << int(v) for v in variants), len(first.label.encode()),
@@ -190,7 +192,7 @@ def decode(data: bytes) -> list[Program]:
     Raises Invalid if anything is damaged or inconsistent, Unsupported for another version.
     """
     reader = _Reader(data)
-    return [reader.program(variant) for variant in range(2) if reader.variants >> variant & 1]
+    return [reader.program(variant) for variant in range(2) if (reader.variants >> variant) & 1]
 
 
 def collective_of(data: bytes) -> Collective:
@@ -218,7 +220,7 @@ class _Reader:
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
         self.data, self.ranks = data, ranks
         self.at = HEADER.size  # read position in the head
-        self.end = head - 2 * ranks * DIRECTORY_ENTRY.size  # of the tables of the head; the directory follows
+        self.end = head - 2 * ranks * DIRECTORY_ENTRY.size  # where the tables of the head end and the directory begins
         self.free = head  # the first byte after the sections that were read
         member_ranks, root_ranks = self._take_array("<i4", members), self._take_array("<i4", roots)
         weights = self._take_array("<i8", blocks)
@@ -257,7 +259,10 @@ class _Reader:
         return np.frombuffer(self._take_bytes(count * np.dtype(kind).itemsize), kind)
 
     def _read_relation(self, pre: int, post: int, wants: int, wanted_ids: int) -> Relation:
-        """Read the relation of a custom collective, checked for range and order."""
+        """Read the relation of a custom collective, checked for range and order.
+
+        The arguments are numbers: of `pre` rows, of `post` rows, of wants, and of the ids of all wants together.
+        """
         pre_columns = [self._take_array("<i4", pre).astype(np.int32) for _ in range(3)]
         post_columns = [self._take_array("<i4", post).astype(np.int32) for _ in range(3)]
         lengths, ids = self._take_array("<u4", wants), self._take_array("<i4", wanted_ids).tolist()
@@ -365,7 +370,7 @@ def _find_misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> 
     """Describe the first number of a section that refers to a missing row; "" if all are valid."""
     points, bases, classes, slots, ops, part_table, waits, finish = tables
     scratch = bases[bases["buffer"] == SCRATCH]
-    references: list[tuple[str, Table, int]] = [  # name of the row, numbers of such rows, how many there are
+    references: list[tuple[str, Table, int]] = [  # name of a row, the row numbers, the number of rows that exist
         ("a buffer", bases["buffer"], len(_BUFFERS)), ("a slot", scratch["slot"], counts[SLOTS]),
         ("an origin", scratch["origin"], counts[POINTS]),
         ("a class", slots, counts[CLASSES]), ("a kind", ops["kind"], len(NAMES)), ("a peer", ops["peer"], ranks),

@@ -35,7 +35,7 @@ MOST_STRETCHES = 2**22  # atoms of all parts, inputs and outputs in a proof, abo
 def refuse_collective(collective: Collective) -> None:
     """Raise Unsupported if the relation alone would fill the memory, or positions would exceed 64 bits."""
     members, roots = len(collective.members), max(len(collective.roots), 1)
-    # of rooted kinds: as many as roots; of a custom relation all rows exist already
+    # Rooted kinds have a row per root and member; of a custom relation all rows exist already.
     rows_per_member = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
     if members * rows_per_member.get(collective.kind, roots) > MOST_PAIRS:
         raise Unsupported(
@@ -142,7 +142,8 @@ def _refuse_columns(program: Program) -> None:
         if len(ptr) != owners + 1 or ptr[0] != 0 or ptr[-1] != total or np.any(np.diff(ptr) < 0):
             raise Invalid(f"{name} does not share out its {total} rows among {owners}")
     scratch = program.base_buffer == SCRATCH
-    slots_of_base = np.repeat(np.diff(program.slot_ptr), np.diff(program.base_ptr))  # those of its rank
+    slots_of_base = np.repeat(np.diff(program.slot_ptr), np.diff(program.base_ptr))  # per base, the slots of its rank
+    # By column: its row numbers, and the number of rows in the table that they refer to.
     references: dict[str, tuple[Longs, Any]] = {
         name: (getattr(program, name), len(program.point_whole))
         for name in ("part_begin", "part_end", "finish_begin", "finish_end")
@@ -261,7 +262,7 @@ def _refuse_buffers(program: Program) -> None:
 def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Longs, end: Longs) -> Bools:
     """Return whether stretches lie inside their buffers; scratch is checked in `_refuse_slots`."""
     buffer, shift = program.base_buffer[base], program.base_shift[base]
-    size = sizes[rank, np.minimum(buffer, OUTPUT)]  # of scratch meaningless
+    size = sizes[rank, np.minimum(buffer, OUTPUT)]  # meaningless for scratch, which passes below
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
     # A numerator above 0 at the last whole unit lies beyond the end.
     ends_outside = (high > size) | ((high == size) & (program.point_numerator[end] > 0))

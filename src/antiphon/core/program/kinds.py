@@ -51,8 +51,12 @@ class Program:
     A column `x_ptr` delimits the rows of table x that belong to owner i: rows x_ptr[i] to x_ptr[i + 1] - 1. Operations,
     bases, slots and the finish table belong to ranks; parts and waits belong to operations.
 
+    `in_place`
+        Whether the output lies over the input: the ranks then have no input buffer.
     `channels`, `label`
         The number of channels, over which messages are spread by chunk; a name for people.
+    `denominator`
+        Of all points and sizes: each is a column `_whole` plus a column `_numerator` / `denominator`.
     `point_*`
         Points on the line of all blocks.
     `base_*`
@@ -60,7 +64,8 @@ class Program:
     `class_*`, `slot_class`
         Sizes of slots and the number of pieces that each holds, and the class of every slot.
     `kind`, `channel`, `peer`, `pieces`
-        Per operation; `peer` is the other rank of a message.
+        Per operation. `kind` is SEND, RECEIVE, FOLD or JOIN, `peer` the other rank of a message, and `pieces` the
+        number of slices in which the operation is done.
     `when`
         Per operation, a time (no clock) that orders operations on all ranks: twice the step, plus 1 for folds.
     `part_*`

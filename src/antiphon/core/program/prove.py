@@ -62,8 +62,8 @@ def find_unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bo
     needs_all_pieces = pieces[earlier] > 1
     needs_all_pieces &= (pieces[earlier] == pieces[later]) & ~piecewise
     undecided = np.union1d(has_no_wait, np.flatnonzero(needs_all_pieces))
-    missing = np.zeros(len(earlier), bool)
-    missing[undecided] = True
+    is_unordered = np.zeros(len(earlier), bool)
+    is_unordered[undecided] = True
     # State of the search: for `pair` it has reached operation `reached`; `all_pieces`: by waits of all pieces for all.
     pair, reached = undecided, later[undecided]
     all_pieces = np.zeros(len(undecided), bool)
@@ -78,12 +78,12 @@ def find_unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bo
         awaited = program.wait[concat_ranges(first[reached], waits)]
         waiter, pair, all_pieces = np.repeat(reached, waits), np.repeat(pair, waits), np.repeat(all_pieces, waits)
         all_pieces |= (pieces[awaited] != pieces[waiter]) | (pieces[awaited] == 1)
-        missing[pair[(awaited == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
+        is_unordered[pair[(awaited == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
         # Operations are numbered in topological order: below `earlier` the search cannot succeed any more.
-        goes_on = (awaited > earlier[pair]) & missing[pair]
+        goes_on = (awaited > earlier[pair]) & is_unordered[pair]
         key = distinct((pair[goes_on] * count + awaited[goes_on]) * 2 + all_pieces[goes_on])
         pair, reached, all_pieces = key // 2 // count, key // 2 % count, key % 2 == 1
-    return missing
+    return is_unordered
 
 
 def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:

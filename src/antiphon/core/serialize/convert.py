@@ -371,7 +371,7 @@ def _column_in(row: ScheduleRow, name: str, position: str) -> list[int] | AnyInt
 def _schedule_in(
     row: ScheduleRow, columns: Mapping[str, list[int] | AnyInts | None], collective: Collective
 ) -> Schedule:
-    """Build a schedule from a file's object."""
+    """Build a schedule from a file's object. `columns`: by name what `_column_in` returns; None: no such column."""
     with within("schedule"):
         check_plain(row.provenance, "provenance")
         chunk_row = row.chunks

@@ -14,7 +14,7 @@ MAX_FILE_BLOCKS = 2**25  # `MAX_BLOCKS` of core/collective.py
 MAX_FILE_TYPES = 2**18  # link types; each takes about 25 times the memory of its text
 MAX_FILE_ENTRIES = 2**11  # entries of a plan, one per range of sizes
 
-Exact = int | str  # an exact number: an integer, or a fraction as text
+Exact = int | str  # an exact number: an integer, or a text such as "7/6" or, for bandwidths, "25GB/s"
 
 
 class FileHead(msgspec.Struct):
@@ -30,31 +30,31 @@ class FileObject(msgspec.Struct, forbid_unknown_fields=True):
 
 class TypeRow(FileObject):
     kind: str
-    bandwidth: Exact
-    latency: int | float | str = 0
+    bandwidth: Exact  # a number is in bytes per second
+    latency: int | float | str = 0  # seconds, or a text such as "1.5us"
 
 
 class LimitRow(FileObject):
     name: str
-    links: list[int]
+    links: list[int]  # positions in `links` of the topology
     bandwidth: Exact
 
 
 class AbilityRow(FileObject):
-    switches: list[int]
+    switches: list[int]  # the nodes with this ability
     multicast: bool = False
     reduce: bool = False
     through: bool = False  # a combined value may leave by several links without reaching a rank in between
     own: bool = False  # the data of the rank that starts or ends a joint cross its link, too
     at_once: int = 0  # joints per step; 0: no limit
-    operators: list[str] = []
-    types: list[str] = []
+    operators: list[str] = []  # that it can apply; []: all
+    types: list[str] = []  # data types that it can combine; []: all
 
 
 class CardRow(FileObject):
     name: str
     serves: list[int]  # nodes
-    bandwidth: Exact | None = None
+    bandwidth: Exact | None = None  # None: unknown
 
 
 class TopologyRow(FileObject, kw_only=True):
@@ -67,14 +67,14 @@ class TopologyRow(FileObject, kw_only=True):
     types: list[TypeRow]
     links: list[tuple[int, int, int]]  # (source, destination, index into `types`)
     limits: list[LimitRow] = []
-    places: list[str] | None = None
+    places: list[str] | None = None  # per node, such as "host0/gpu3"; None: "rank0", ..., "switch0", ...
     abilities: list[AbilityRow] = []
     cards: list[CardRow] = []
 
 
 class WantedRow(FileObject):
     rank: int
-    ids: list[int]
+    ids: list[int]  # of the contributions that the rank wants
 
 
 class BlockRow(FileObject, kw_only=True):
@@ -98,10 +98,10 @@ class CollectiveRow(FileObject, kw_only=True):
     version: int = VERSION
     kind: str = "custom"
     ranks: int
-    members: list[int] | None = None
-    roots: list[int] | None = None
-    weights: list[int] | None = None
-    combining: bool = False
+    members: list[int] | None = None  # None: all ranks
+    roots: list[int] | None = None  # None: the first member, if the kind has a root
+    weights: list[int] | None = None  # per block; None: all equal
+    combining: bool = False  # of `blocks`: whether the id that `pre` leaves out is the rank; else it is 0
     ordered: bool = False  # contributions are combined in the order of ranks
     blocks: list[msgspec.Raw] | None = None  # each a BlockRow, read one after another
     groups: list[GroupRow] | None = None  # of a joint collective, instead of blocks
@@ -127,7 +127,7 @@ class ScheduleRow(FileObject):
     chunk: msgspec.Raw
     src: msgspec.Raw
     dst: msgspec.Raw
-    op: msgspec.Raw
+    op: msgspec.Raw  # 0: copy, 1: reduce
     route: msgspec.Raw = msgspec.Raw(b"null")
     src_slot: msgspec.Raw = msgspec.Raw(b"null")
     dst_slot: msgspec.Raw = msgspec.Raw(b"null")
@@ -139,6 +139,8 @@ class ScheduleRow(FileObject):
 
 
 class EntryRow(FileObject, kw_only=True):
+    """The schedule for sizes from `start` to below `stop`, in bytes; None: no upper end."""
+
     start: int = msgspec.field(default=0, name="from")
     stop: int | None = msgspec.field(default=None, name="to")
     schedule: ScheduleRow

@@ -142,9 +142,9 @@ def expand_separately(schedule: Schedule) -> tuple[Schedule, Ints]:
     piece_count = pieces_of(schedule)[schedule.chunk]
     bound = int(piece_count.max(initial=1)) + 1
     # For its steps a message counts by its original step and its number of pieces; sender and receiver do not matter.
-    _, message = unique_inverse(schedule.step.astype(np.int64) * bound + piece_count, schedule.steps * bound)
+    _, message = unique_inverse(schedule.step.astype(np.int64) * bound + piece_count, bound=schedule.steps * bound)
     message_count = int(message.max(initial=0)) + 1
     # Order by expanded step, then by original message: pieces of different messages never share a step.
     key = expanded.step.astype(np.int64) * message_count + np.repeat(message, piece_count)
-    distinct_keys, step = unique_inverse(key, expanded.steps * message_count)
+    distinct_keys, step = unique_inverse(key, bound=expanded.steps * message_count)
     return replace(expanded, step=step.astype(np.int32)), (distinct_keys // message_count).astype(np.int32)

@@ -53,6 +53,7 @@ def _named_target(first: Collective, second: Collective) -> Collective | None:
     if first.blocks == second.blocks and not np.array_equal(first.weights, second.weights):
         return None
     per_block = first if first.blocks > 1 else second  # the one with a block per rank, whose sizes the weights state
+    # the other kinds have one block, whose weight does not matter
     weights = per_block.weights if kind in ("allgather", "reducescatter") else np.zeros(0, np.int64)
     if weights.size and not weights.all():
         return None  # an empty block would get no chunk
@@ -86,8 +87,8 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
         _require_same_machine("compose", [first, second])
     lines, edges = _place_on_line("compose", [first, second], shares=None)
     if target is not None:
-        # Length of weight 1. It is whole: the line's length is a multiple of the weights of both collectives, of which
-        # the target has those of one, or a single block.
+        # Length of weight 1. It is whole: the line's length is a multiple of the total weight of either collective, and
+        # the target has the weights of one of them, or a single block.
         unit = int(lines[0].end[-1]) // int(target.weights.sum())
         target_spans = Spans.side_by_side(target.weights * unit)
     else:
@@ -182,7 +183,7 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     if any(s.local != schedules[0].local for s in schedules[1:]):
         raise Unsupported("merge: the schedules differ in their local work at the end")
     total = sum(fractions)
-    # Schedule i moves the stretch [ends[i] - fraction, ends[i]) of every block.
+    # Schedule i moves the stretch [ends[i] - fractions[i] / total, ends[i]) of every block.
     ends = [sum(fractions[: i + 1], Fraction(0)) / total for i in range(len(fractions))]
     denominators = [
         s.chunks.denominator * (fraction / total).denominator for s, fraction in zip(schedules, fractions, strict=True)
@@ -226,7 +227,7 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     _require_same_machine("run together", schedules)
     if any(s.collective.custom is not None and not s.collective.groups for s in schedules):
         raise Unsupported("run together: a custom collective has no name and groups; use compose(..., at_once=True)")
-    # Sizes of groups, relative to the largest group of the same schedule.
+    # Per schedule the sizes of its groups: divided by the largest, they are parts of the schedule's own size.
     own_sizes = [s.collective.group_sizes or [1] for s in schedules]
     common = math.lcm(*(max(sizes) for sizes in own_sizes))
     target = joint(
@@ -285,7 +286,7 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
             schedule.chunks.denominator,
         )  # fmt: skip
         # numbered without gaps: in some steps only other groups may send
-        _, step = unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)
+        _, step = unique_inverse(schedule.step[rows].astype(np.int64), bound=schedule.steps or 1)
         by_collective.setdefault(group, schedule.take(
             rows, collective=group, chunks=chunks, chunk=new_chunk[schedule.chunk[rows]],
             step=as_int32(step),

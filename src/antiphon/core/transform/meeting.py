@@ -95,7 +95,7 @@ def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) 
         raise Unsupported(f"{name}: a contribution that several ranks have, or that counts twice, is not composed")
     # A distinct (block, want) is a set; want -1 (all contributions of the block) is coded as 0.
     sets, number = unique_inverse(
-        relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, SAFE_INT64
+        relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, bound=SAFE_INT64
     )
     pre_ptr = pointers(relation.pre_block, collective.blocks)
     ids = []
@@ -139,7 +139,8 @@ def relation_after(first: RelationStretches, second: RelationStretches, used: Lo
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
     kept_set = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
-    keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, SAFE_INT64)
+    # the distinct (stretch, set) pairs among the outputs of the second, as numbers
+    keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, bound=SAFE_INT64)
     joined_set = np.zeros(len(keys), np.int64)  # per key the number of its set of ids of the first
     for index, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
@@ -258,7 +259,7 @@ def _custom_relation(stretches: RelationStretches) -> Relation:
     begin = pointers(stretches.pre.stretch, len(stretches.edges) - 1)
     size = np.array([len(ids) for ids in stretches.ids])
     wants_all = size[stretches.post.content] == np.diff(begin)[stretches.post.stretch]
-    listed_sets, number = unique_inverse(stretches.post.content[~wants_all], max(len(stretches.ids), 1))
+    listed_sets, number = unique_inverse(stretches.post.content[~wants_all], bound=max(len(stretches.ids), 1))
     want = np.full(len(wants_all), -1, np.int64)
     want[~wants_all] = number
     wants = tuple(stretches.ids[i] for i in listed_sets.tolist())

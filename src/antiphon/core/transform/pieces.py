@@ -84,6 +84,7 @@ class Cutting:
         np.maximum.at(high, self.message, chunk_position)
         # A message is contiguous if its chunks have consecutive positions.
         is_contiguous = high - low + 1 == count
+        # Contiguous messages of the same chunks are one stretch; each of the others is a stretch of its own.
         stretch = number_rows(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
         is_uniform: Bools = is_contiguous.copy()
         # At each end every message that touches a chunk must be the same stretch; otherwise a piece cannot be

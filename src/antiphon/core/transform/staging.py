@@ -117,7 +117,7 @@ class Spans:
         ([3, 10], [4, 12])
         """
         size = self.end - self.begin
-        stop = np.cumsum(size)
+        stop = np.cumsum(size)  # `start` to `stop`: each stretch, counted along all stretches laid end to end
         start = stop - size
         base = np.concatenate([[0], stop])[self.ptr[:-1]][owner] if len(size) else np.zeros(len(owner), np.int64)
         low, high = low + base, high + base
@@ -209,7 +209,8 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
 
 
 def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
-    """Write reductions into empty cells as the copies that they are: after an earlier placement, cells may hold data.
+    """Make copies of reductions that find their cell empty if the schedule runs alone: after an earlier placement the
+    cell may hold data, which a reduction would add.
 
     Expand the pieces unless `keep_pieces`, in which case the caller restores their number.
     """

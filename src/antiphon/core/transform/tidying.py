@@ -55,7 +55,7 @@ def by_step(schedule: Schedule) -> list[Longs]:
     >>> by_step(star())
     [array([0, 1]), array([2, 3])]
     """
-    order = order_of(schedule.step, max(schedule.steps, 1))
+    order = order_of(schedule.step, bound=max(schedule.steps, 1))
     return np.split(order, np.flatnonzero(run_starts(schedule.step[order]))[1:]) if len(order) else []
 
 
@@ -133,9 +133,9 @@ def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs,
     """
     relation = schedule.collective.relation
     cells, entries = slot0_cells(schedule, "pre")
-    order = order_of(cells, len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
+    order = order_of(cells, bound=len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
     cells, entries = cells[order], entries[order]
-    single = run_starts(cells) & np.append(run_starts(cells)[1:], True)
+    single = run_starts(cells) & np.append(run_starts(cells)[1:], True)  # cells that are listed once
     cells, entries = cells[single], entries[single]
     initial = np.flatnonzero(history.initial)
     position = np.searchsorted(cells, history.cell[initial])
@@ -143,7 +143,7 @@ def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs,
     initial, entries = initial[is_single], entries[position[is_single]]
     ids = int(relation.pre_id.max(initial=0)) + 1
     key = history.chunk[initial] * ids + relation.pre_id[entries]
-    _, number = unique_inverse(key, len(schedule.chunks) * ids)
+    _, number = unique_inverse(key, bound=len(schedule.chunks) * ids)
     return initial, -1 - number
 
 

@@ -84,7 +84,7 @@ def _earliest_fault(*faults: Fault | None) -> Fault | None:
     """Return the earliest fault: by step (a fault of the final result has none and comes last), then chunk."""
 
     def step_and_chunk(fault: Fault) -> tuple[float, float]:
-        return inf if fault.step is None else fault.step, inf if fault.chunk is None else fault.chunk
+        return (inf if fault.step is None else fault.step), (inf if fault.chunk is None else fault.chunk)
 
     return min((fault for fault in faults if fault is not None), key=step_and_chunk, default=None)
 
@@ -193,16 +193,17 @@ def _explain_cell(schedule: Schedule, batch: ChunkRows, post: int) -> Fault:
     expected = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
     missing: list[tuple[int, int]] = []
     surplus: list[tuple[int, int]] = []
-    span, (contribution_count,) = sets.count_per_window(chunk_rows), per_chunk.tolist()
+    span, (contribution_count,) = sets.count_per_window(chunk_rows), per_chunk.tolist()  # of the single chunk
     # Count contributions window by window, so that the state stays small.
     for low in range(0, contribution_count, span):
         high = min(low + span, contribution_count)
         counts = sets.track_counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
         for number, times in enumerate(counts.tolist(), low):
             wanted_count = expected.get(names[number], 0)
-            (missing if times < wanted_count else surplus if times > wanted_count else []).append(
-                (names[number], times)
-            )
+            if times < wanted_count:
+                missing.append((names[number], times))
+            elif times > wanted_count:
+                surplus.append((names[number], times))
     return Fault(
         "post", _outcome_text(rank, chunk, missing, surplus, schedule.collective.combining), chunk=chunk, dst=rank
     )

@@ -149,7 +149,7 @@ class JointForest:
         node_bound = topology.nodes + topology.ranks
         # The distinct (joint, node), as joint * node_bound + node, are the vertices.
         vertices, vertex_of_end = unique_inverse(
-            np.concatenate([joint * node_bound + src, joint * node_bound + dst]), max(len(joints), 1) * node_bound
+            np.concatenate([joint * node_bound + src, joint * node_bound + dst]), bound=max(len(joints), 1) * node_bound
         )
         tail, head = np.split(vertex_of_end, 2)
         joint_of_vertex, node = vertices // node_bound, vertices % node_bound
@@ -300,7 +300,7 @@ def _no_hub(joints: JointRows, tree: JointForest, abilities: Abilities) -> Longs
     needs_hub = (joints.sources > 1) & (joints.destinations > 1)
     if not needs_hub.any():
         return np.zeros(0, np.int64)
-    node, parent = tree.node, np.maximum(tree.parent, 0)  # of roots any vertex: `has_parent` leaves them out below
+    node, parent = tree.node, np.maximum(tree.parent, 0)  # roots get any parent: `has_parent` leaves them out below
     to_parent, from_parent = tree.parent_links
     # In a tree that passed `shape_faults`, sources are the vertices without links into them, destinations without out.
     sources_below = _count_in_subtrees(tree, tree.into == 0)

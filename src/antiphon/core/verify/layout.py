@@ -99,9 +99,9 @@ class ChunkRows:
 
     def compact(self) -> ChunkRows:
         """Return the batch with only the cells that occur, renumbered."""
-        # the second argument of `unique_inverse` and `order_of`, here and below: greater than every value
+        # `bound` of `unique_inverse` and `order_of`, here and below: a number greater than every value
         touched = np.concatenate([self.src, self.dst, self.pre, self.post])
-        cells, new_cell = unique_inverse(touched, max(self.cells, 1))
+        cells, new_cell = unique_inverse(touched, bound=max(self.cells, 1))
         src, dst, pre, post = np.split(new_cell, np.cumsum([len(self.src), len(self.dst), len(self.pre)]))
         return replace(self, cells=len(cells), src=src, dst=dst, pre=pre, post=post)
 
@@ -124,9 +124,9 @@ class ChunkRows:
         sorted_already = bool((step[1:] >= step[:-1]).all())  # as most planners emit them
         step_count = int(np.count_nonzero(run_starts(step))) if sorted_already else len(distinct(step))
         if step_count * MIN_ROWS_PER_CALL > len(step) and len(self.chunks) > 1:
-            _, step_index = unique_inverse(step, int(step.max()) + 1)
+            _, step_index = unique_inverse(step, bound=int(step.max()) + 1)
             key = self.owner.astype(np.int64) * step_count + step_index
-            order = order_of(key, len(self.chunks) * step_count)
+            order = order_of(key, bound=len(self.chunks) * step_count)
             # Number all (chunk, step) pairs, and subtract the number of the chunk's first pair.
             pair = np.cumsum(run_starts(key[order])) - 1
             begins_chunk = run_starts(self.owner[order])
@@ -134,7 +134,7 @@ class ChunkRows:
             step = np.empty(len(key), np.int64)
             step[order] = pair - np.repeat(pair[begins_chunk], rows_per_chunk)
             sorted_already = False
-        order = np.arange(len(step)) if sorted_already else order_of(step, int(step.max()) + 1)
+        order = np.arange(len(step)) if sorted_already else order_of(step, bound=int(step.max()) + 1)
         step_begins = np.flatnonzero(run_starts(step[order]))
         src, dst = (self.src, self.dst) if sorted_already else (self.src[order], self.dst[order])
         for begin, end in zip(step_begins, np.append(step_begins[1:], len(order)), strict=True):
@@ -152,7 +152,7 @@ def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     size = np.maximum(rows_of_chunk, 1) if sparse else np.maximum(rows_of_chunk * (MAX_CELLS // MAX_ROWS), width)
     batch_of = (np.cumsum(size) - size) // (MAX_ROWS if sparse else MAX_CELLS)  # per chunk
     # A chunk larger than the limit leaves numbers unused: close the gaps.
-    _, batch_of = unique_inverse(batch_of, int(batch_of[-1]) + 1) if chunks else (batch_of, batch_of)
+    _, batch_of = unique_inverse(batch_of, bound=int(batch_of[-1]) + 1) if chunks else (batch_of, batch_of)
     total = int(batch_of[-1]) + 1 if chunks else 0
     key_type: Any = np.uint16 if total < 2**16 else np.int64  # NumPy sorts 16 bits by radix
     batch_of_row: AnyInts = batch_of.astype(key_type)[schedule.chunk]

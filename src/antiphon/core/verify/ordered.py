@@ -63,7 +63,7 @@ def _track_order(batch: ChunkRows) -> int:
         row = np.concatenate([rows, np.full(len(own_operands), -1)])  # -1: no row brings it
         order = np.lexsort([row, lowest[read], cell])  # by cell written, then by least contribution
         cell, read, row = cell[order], read[order], row[order]
-        is_next = cell[1:] == cell[:-1]  # of the same combination as the operand before
+        is_next = cell[1:] == cell[:-1]  # whether an operand is of the same combination as the one before it
         overlaps = is_next & (highest[read[:-1]] >= lowest[read[1:]])
         # A row that brings one of the two operands; at most one of them is brought by none (-1), the cell's own value.
         spoiling: Longs = np.where(overlaps, np.maximum(row[1:], row[:-1]), -1)

@@ -16,7 +16,8 @@ class Fault:
     `kind`: "topology" (for another number of ranks), "share" (chunks do not tile a block), "route" (no such path),
     "joint" (no switch can do it), "race" (writes to one cell in one step, not all of them reduces), "empty" (reads a
     cell without data), "self" (reads and writes one cell), "post" (a wrong result), "order" (combines out of order) or
-    "claim" (a claimed figure is not the recomputed one).
+    "claim" (a claimed figure is not the recomputed one). `step`, `chunk`, `src`, `dst`: where it is; None: the fault is
+    of no single one.
     """
 
     kind: str

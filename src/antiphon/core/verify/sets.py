@@ -48,7 +48,9 @@ def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> 
     Return the number of every pre row's id, the number of ids per chunk, and how often any id is wanted at most.
     """
     id_bound = int(batch.pre_id.max(initial=0)) + 1
-    keys, position = unique_inverse(batch.pre_owner * id_bound + batch.pre_id, max(len(batch.chunks), 1) * id_bound)
+    keys, position = unique_inverse(
+        batch.pre_owner * id_bound + batch.pre_id, bound=max(len(batch.chunks), 1) * id_bound
+    )
     per_chunk = np.bincount(keys // id_bound, minlength=len(batch.chunks))
     base = np.cumsum(per_chunk) - per_chunk
     max_count = max((max(np.unique(w, return_counts=True)[1], default=1) for w in wants), default=1)
@@ -57,7 +59,7 @@ def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> 
 
 def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
     """Return the order of rows by cell, and where each cell's rows begin in it."""
-    order = order_of(dst, cells)
+    order = order_of(dst, bound=cells)
     return order, np.flatnonzero(run_starts(dst[order]))
 
 
@@ -189,7 +191,7 @@ def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     """
     id_bound = int(batch.pre_id.max(initial=0)) + 1
     keys = batch.pre_owner * id_bound + batch.pre_id
-    order = order_of(keys, max(len(batch.chunks), 1) * id_bound)
+    order = order_of(keys, bound=max(len(batch.chunks), 1) * id_bound)
     distinct_rows = order[run_starts(keys[order])]
     id_keys, number, owner = keys[distinct_rows], ids[distinct_rows], batch.pre_owner[distinct_rows]
     rows: list[Longs] = []

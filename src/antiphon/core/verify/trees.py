@@ -45,7 +45,7 @@ class _Walk:
         self.count = np.zeros(batch.cells, np.int64)
         self.value = np.zeros(batch.cells, np.int64)  # per cell, the identity of its value
         id_bound = int(batch.pre_id.max(initial=0)) + 1
-        names, identity = unique_inverse(batch.pre_owner * id_bound + batch.pre_id, len(batch.chunks) * id_bound)
+        names, identity = unique_inverse(batch.pre_owner * id_bound + batch.pre_id, bound=len(batch.chunks) * id_bound)
         np.add.at(self.count, batch.pre, 1)
         self.value[batch.pre] = identity
         self.identities = len(names)
@@ -93,7 +93,7 @@ class _Walk:
         self, rows: Longs, dst: AnyInts, counts: Longs, values: Longs, reduces: Bools
     ) -> tuple[Longs, AnyInts, Longs, Longs, Bools]:
         """Handle several rows that write one cell: a race unless all reduce; then they become one operand together."""
-        order = order_of(dst, self.batch.cells)
+        order = order_of(dst, bound=self.batch.cells)
         rows, dst = rows[order], dst[order]
         counts, values, reduces = counts[order], values[order], reduces[order]
         # Writes to one cell are neighbours now; `first` and `size` delimit each group.
