@@ -29,7 +29,7 @@ def lacks(entry: Entry[BackendCapabilities] | Entry[RuntimeCapabilities]) -> str
 
 
 def refuse_chooser(library: str) -> None:
-    """Refuse a library that takes no schedules, and name the format that configures its choice."""
+    """Raise Unsupported if `library` takes no schedules; the message names the format that configures its choice."""
     from antiphon.formats.lint.table import CHOOSERS
 
     if library.lower() in CHOOSERS:
@@ -40,7 +40,10 @@ def refuse_chooser(library: str) -> None:
 
 
 def find_format(name: str) -> Entry[BackendCapabilities]:
-    """Return the entry of a format; a library is no format, but may have one that configures its choice."""
+    """Return the entry of a format. Invalid if there is none of that name.
+
+    The name of a library (nccl) is none: that error names the format which configures the library's own choice, if any.
+    """
     try:
         return find("backend", name)
     except Invalid:
@@ -58,7 +61,9 @@ def emit(
 ) -> Files[FileContent]:  # fmt: skip
     """Return the files of a plan as a back end writes them, by name: text, bytes, or an iterable of bytes to be joined.
 
-    Back ends that write whole tables also take plans for one machine, by collective.
+    Back ends that write whole tables also take plans for one machine, by collective. `nbytes`: the size of the call,
+    for back ends that write messages (goal, chakra); the others write all sizes and refuse it. `options`: the back
+    end's own, by name.
     """
     entry = find_format(name)
     missing = lacks(entry)
@@ -92,7 +97,10 @@ def export(
     nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Written:
-    """Write a plan as files into a folder, all or none; return their paths and sizes in bytes, with notes."""
+    """Write a plan as files into a folder, all or none; return their paths and sizes in bytes, with notes.
+
+    `nbytes`, `options`: as for `emit`.
+    """
     files = emit(plan, name, nbytes=nbytes, options=options)
     return Written(write_emitted(files, name, folder), files.notes)
 

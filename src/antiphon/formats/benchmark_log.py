@@ -56,17 +56,21 @@ _BEGIN = re.compile(
 )
 # Lines behind the rows, which may name the program but do not start it
 _END = re.compile(r"Collective test concluded|Avg bus bandwidth|Out of bounds values")
+# Data types as the programs print them
 _TYPE = r"u?int\d*|u?char|float\w*|half|double|bfloat16|bf16|fp?8\w*"
 # A row with commas or semicolons between its cells, as of a spreadsheet
 _SHEET_ROW = re.compile(rf"(?<![\w.:-])[0-9]{{1,18}} ?([,;]) ?[0-9]{{1,18}} ?\1 ?(?:{_TYPE}) ?\1.*")
+# A row: its size, its type, and the tail that `_parse_tail` reads
 _ROW = re.compile(rf"(?<![\w.:-])([0-9]{{1,18}})\s+[0-9]{{1,18}}\s+({_TYPE})(?=\s|$)(.*)$")
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,3})?|N/A|inf|nan", re.IGNORECASE)
 # What a launcher or logger puts before a line: [tag] <stream>: host: >
 _PREFIX = re.compile(r"^\s*(?:\[[^\]\s]{1,60}\]\s*)?(?:<\w{1,20}>\s*:?)?\s*(?:[\w.-]{1,60}:(?=\s))?[>\s]*")
+# A title of OSU: what follows measures, and the version; a row of OSU: size, microseconds, other figures, and a check
 _TITLE = re.compile(r"\bOSU\s+(\S.{0,60}?)\s+Test\s*v?([0-9.]*)")
 _OSU_ROW = re.compile(
     r"(?<![\w.:,-])([0-9]{1,18})\s+([0-9]{1,12}\.[0-9]{1,6})(?: ?us)?((?:\s+[0-9.]{1,18})*)\s*(Pass|Fail\w*)?\s*$"
 )
+# A line of the list of devices: rank, process, host, and name of the GPU
 _DEVICE = re.compile(
     r"\bRank\s+(\d{1,6})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
 )
@@ -77,6 +81,7 @@ _VARIABLE = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{2,60})(?:=| set by environme
 # What the library logs (NCCL_DEBUG=INFO): it may cut a row behind the root, as the row's first half is printed early
 _LOGGED = re.compile(r"(?:\[[-0-9 :.T]{1,40}\] )?[\w.-]{1,64}:\d+:\d+\s+[NR]CCL (?:INFO|WARN|TRACE)\b.*")
 _EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+)")
+# The number of processes in the command of a launcher, such as -np 8
 _PROCESSES = re.compile(r"(?:^|\s)(?:-np|-n|--np|--ntasks)[ =]([0-9]{1,6})\b")
 # What nccl-tests prints when a call fails, with the place in its source and the error
 _FAILURE = re.compile(r"\bTest (?:NCCL|RCCL|CUDA|HIP) failure (?:\S+ )?(.{1,120})")
@@ -274,7 +279,7 @@ class _Reader:
         yield self._finish()
 
     def _read_context(self, line: str, title: re.Match[str] | None, start: re.Match[str] | None) -> None:
-        """Take from a line what it says about the run."""
+        """Take from a line what it says about the run. `title`, `start`: where _TITLE and _PROGRAM_NAME match in it."""
         run = self.run
         if title:
             run.program, run.version = OSU, title[2]
@@ -335,6 +340,7 @@ class _Reader:
             self._read_context(logged[0], None, None)
             tail = tail[: logged.start()]
         values = _parse_tail(tail, self.width)
+        # as long as the time in place is missing, the row may go on in the next line
         while values is None or len(values.times) < 2:
             while end < len(self.lines) and _LOGGED.search(self.lines[end]) and not _ROW.search(self.lines[end]):
                 self._read_context(self.lines[end], None, None)

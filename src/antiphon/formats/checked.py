@@ -17,6 +17,7 @@ from antiphon.formats.foreign_program import Wrong
 from antiphon.formats.lint.form import WILL_NOT, ApplicationCall, Finding, RuntimeRules
 from antiphon.registry import find
 
+# {"file": "allreduce-0.xml", "runs": False, "findings": [{"outcome": "hangs", "why": ..., "instead": ...}]}
 Row = dict[str, Any]
 
 
@@ -56,7 +57,8 @@ def check_file(data: bytes, name: str, runtime: RuntimeRules, call: ApplicationC
         # "left": a message that nobody receives, or a semaphore that the next call finds changed.
         outcome = "hangs" if error.kind in ("hang", "left") else "wrong"
         return _result_row(name, [Finding(outcome, str(error), "fix the file, or export it again from a plan")])
-    return _result_row(name, runtime.check(written.head, replace(call, ranks=call.ranks or written.head.ranks)))
+    ranks = call.ranks or written.head.ranks  # 0: as many as the file is for
+    return _result_row(name, runtime.check(written.head, replace(call, ranks=ranks)))
 
 
 def _result_row(name: str, findings: list[Finding]) -> Row:

@@ -33,8 +33,9 @@ class _Trace(msgspec.Struct):
     """The JSON of a trace."""
 
     events: list[dict[str, Any]] = msgspec.field(name="traceEvents")
-    about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)
-    distributed_info: Any = msgspec.field(name="distributedInfo", default=None)  # by PyTorch's profiler
+    about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)  # metadata
+    # by PyTorch's profiler: the rank, its job and process groups; the name of the computer
+    distributed_info: Any = msgspec.field(name="distributedInfo", default=None)
     host: Any = msgspec.field(name="host_name", default=None)
 
 
@@ -185,6 +186,7 @@ def _shift_event(
     for key in ("id", "bind_id"):
         if key in event:  # ids are distinct per category
             event[key] = ids.setdefault((number, str(event.get("cat", "")), repr(event[key])), len(ids) + 1)
+    # an id in "id2" is unique in the whole trace ("global") or within its process ("local", which may stay)
     if isinstance(event.get("id2"), dict) and "global" in event["id2"]:
         event["id2"] = {"global": f"{number + 1}.{event['id2']['global']}"}
     return event

@@ -63,7 +63,7 @@ def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
     Default: a machine with a link wherever the file sends, whose times mean nothing. If only some ranks of the
     machine have links, those are the file's ranks, in order.
     """
-    head, code = program.head, next(iter(program.codes.values()))
+    head, code = program.head, next(iter(program.codes.values()))  # any variant: all move the same data
     schedule = code_to_schedule(code)
     if machine is None:
         return Plan.of(_machine_of_sends(head.name, schedule), schedule, {"planner": head.format})
@@ -73,7 +73,8 @@ def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
     try:
         return Plan.of(machine, with_routes(schedule, machine, head.format), {"planner": head.format})
     except Unsupported as error:
-        # of "planner msccl-xml: no link ... to rank 3 of M; use ring" keep the middle: no planner is to be chosen here
+        # the message reads "planner msccl-xml: no link ... to rank 3 of M; use ring": keep its middle, as no planner is
+        # chosen here
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 
 

@@ -35,7 +35,7 @@ class PredictedTimes:
     """
 
     tuned_bytes: int  # 0: nothing is known
-    seconds: float
+    seconds: float  # of the chosen plan at that size
     speedup: float
     library: str
     by_protocol: Callable[[int], dict[str, float]]  # bytes -> predicted seconds by protocol; empty if nothing is known
@@ -103,6 +103,7 @@ class PredictedTimes:
             return slowdown <= SAME_TIME or self.speedup <= 0 or seconds < self.library_seconds(nbytes)
 
         served = _choose_run(sizes, is_served, self.tuned_bytes) if may_leave else sizes
+        # the sizes that the note is about: those that the file serves, else the tuned one, else all
         named = served or ([self.tuned_bytes] if self.tuned_bytes in slowdowns else sizes)
         worst = max(named, key=lambda nbytes: slowdowns[nbytes])
         notes = []
@@ -122,7 +123,10 @@ class PredictedTimes:
         return "; ".join(notes), span
 
     def _sample_sizes(self, smallest: int, largest: int | None) -> list[int]:
-        """Return sizes of a range within a factor of 2 of each other, with its ends and the tuned size, ascending."""
+        """Return sizes of a range within a factor of 2 of each other, with its ends and the tuned size, ascending.
+
+        `largest` None: the range has no end, so the sizes go up to the tuned one.
+        """
         tuned = self.tuned_bytes
         last = max(tuned, smallest) if largest is None else max(largest, smallest)
         sizes = {last, *([tuned] if smallest <= tuned <= last else [])}

@@ -14,7 +14,8 @@ __all__ = ["MOST_CHANNELS", "both", "lower", "program"]
 
 
 def program(plan: Plan, *, channels: int = 1, lag: int = 1, text: bool = False) -> dict[str, Iterator[bytes] | bytes]:
-    """A file per schedule of the plan, the first is program0.bin; with `text` also what every rank does, for people."""
+    """Return a file per schedule of the plan, the first is program0.bin; with `text` also what every rank does, for
+    people. `channels`: number of connections between two ranks. `lag`: steps before a slot of scratch is reused."""
     files: dict[str, Iterator[bytes] | bytes] = {}
     for number, entry in enumerate(plan.entries):
         variants = both(entry.schedule, channels=channels, lag=lag)

@@ -31,7 +31,7 @@ class TracedMessages:
 
     title: str
     about: Mapping[str, Any]  # what the trace states of itself: runs, seconds (median), clock_error_us
-    nbytes: int
+    nbytes: int  # of the call
     step: Longs
     src: Longs
     dst: Longs

@@ -20,7 +20,7 @@ NARROWEST, WIDEST = 60, 200  # characters per line, on wider terminals too: long
 DEFAULT_WIDTH, DEFAULT_LINES = 100, 24  # characters per line where the output is no terminal; lines do not matter
 LABEL_INDENT = " " * 13  # of lines that go on under the text behind a label, such as "  because    "
 _MIN_WIDTH = 10  # characters to which a column is narrowed at most
-_MIN_TEXT_WIDTH = 24  # the same for a last column of running text
+_MIN_TEXT_WIDTH = 24  # characters to which a last column of running text is narrowed at most
 
 
 def width() -> int:
@@ -97,7 +97,7 @@ def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tup
     """Return the lines of the head and of every row, and the characters by which they exceed the terminal."""
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
-    # columns of numbers, which are aligned to the right and never broken
+    # columns of numbers, which are aligned to the right and never broken; ~1 is a number, "." and "-" stand for none
     is_numeric = [
         all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))
     ]

@@ -74,6 +74,8 @@ def genmodel_text(fit: GenmodelFit) -> str:
     ranks, sizes = [row.ranks for row in rows], {row.nbytes for row in rows}
     scope = f"{plans}; {min(ranks)} to {max(ranks)} ranks; {plural(len(sizes), 'size')}"
     summary = f"{plural(len(rows), 'measurement')} ({scope})"
+    # w_t: the number of senders beyond which incast slows a receiver. Where the measurements do not determine single
+    # parameters, `combinations` has sums of these that they determine, such as G = 2 beta + gamma.
     parameters = [*fit.parameters.values(), fit.w_t]
     plain_errors = "{:.2%} on average, {:.2%} at most".format(*fit.plain_relative_errors)
     return "\n".join(
@@ -136,7 +138,7 @@ def loggp_text(fit: LogGPFit) -> str:
         for name, figure in regime.figures.items():
             cells.append([size_range, name, _number_text(figure, figure.value), _interval_text(figure), figure.state])
             size_range = ""
-            if name in regime.growth:
+            if name in regime.growth:  # the figure grows linearly with the size within the regime
                 growth = regime.growth[name]
                 cells.append(
                     [
@@ -175,6 +177,7 @@ def _radices_table(fit: LogGPFit) -> list[str]:
     for name, label in labels.items():
         radix = fit.radices[name]
         if radix.state != UNDETERMINED:
+            # count None: no limit was seen
             rows.append([label, str(radix.count or f"no limit up to {radix.up_to}"), radix.state])
     return table(["messages", "", "state"], rows)
 
@@ -185,7 +188,7 @@ def round_trips_text(rows: Sequence[RoundTrip]) -> str:
     seconds_by_size: dict[int, dict[str, list[float]]] = {}
     # n: messages of a round trip; delay: seconds between two of them; "server": what n messages take their receiver
     for row in rows:
-        if row.kind in SIMULTANEOUS:
+        if row.kind in SIMULTANEOUS:  # kinds of experiments with messages that begin at once
             continue
         column = receiving if row.kind == "server" else single if row.n == 1 else delayed if row.delay else several
         seconds_by_size.setdefault(row.nbytes, {name: [] for name in columns})[column].append(row.seconds)

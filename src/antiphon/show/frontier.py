@@ -69,7 +69,7 @@ def frontier_text(frontier: Frontier) -> str:
 
 def _is_whole(frontier: Frontier) -> bool:
     """Return whether no point can be missing: each number of steps, up to the bound on time, has a proved optimum."""
-    points, limits = frontier.points, frontier.limits
+    points, limits = frontier.points, frontier.limits  # `limits.inverse`: the lower bound on R/C of any schedule
     is_proved = all(point.proof == OPTIMAL and not point.trusted and not _is_of_halves(point) for point in points)
     steps = [*range(limits.latency_steps, limits.latency_steps + len(points))]
     return bool(points) and is_proved and [p.steps for p in points] == steps and points[-1].ratio == limits.inverse
@@ -144,7 +144,7 @@ def _bound_lines(frontier: Frontier) -> list[str]:
         _, _, why = limits.latency_witness.describe(frontier.topology).partition(": ")  # after "distance: "
         lines += paragraph(f"no {name} has S below {limits.latency_steps}: {why}", rest="    ")
     for impossibility in frontier.impossible:
-        # of the collective itself only what goes beyond its bound at any number of steps
+        # one about the collective itself is listed only if it goes beyond the bound for any number of steps
         if impossibility.collective != name or impossibility.ratio > limits.inverse:
             point_text = f"no {impossibility.collective} with S = {impossibility.steps}"
             lines.append(f"  {point_text} has R/C below {impossibility.ratio} (by a certificate)")

@@ -67,7 +67,7 @@ def _(plan: Plan) -> str:
     verdict = f"{plan.collective.title} on {plan.topology.name}: {words.plural(len(plan.entries), 'range')} of sizes"
     rows = []
     for entry in plan.entries:
-        gap = entry.claims.get("gap", entry.claims.get("bandwidth_gap"))  # of a plan that was not tuned the latter only
+        gap = entry.claims.get("gap", entry.claims.get("bandwidth_gap"))  # a plan that was not tuned has the latter
         figures = [str(entry.claims.get(name, "-")) for name in ("steps", "chunks", "transfers")]
         ends = format_ends(entry.start, entry.stop)
         name = str(entry.claims.get("planner", "your own"))

@@ -24,7 +24,7 @@ from antiphon.units import format_bandwidth, format_seconds, format_size
 
 CHART_ROWS, MAX_CELLS = 8, 32  # lines of a chart; cells per row and column of a map
 MIN_WIDTH = 72  # columns; narrower terminals get no pictures
-_EIGHTHS, _SHADES = "▁▂▃▄▅▆▇█", "░▒▓█"
+_EIGHTHS, _SHADES = "▁▂▃▄▅▆▇█", "░▒▓█"  # columns of 1 to 8 eighths of a line; cells with ever more bandwidth
 _ASCII = str.maketrans(_EIGHTHS + "·░▒▓│└─", "___+++##" + ".:+%|+-")  # █, also a shade, is among the eighths
 
 
@@ -70,6 +70,7 @@ def _columns(times: Mapping[int, float], bound_times: Mapping[int, float]) -> li
             height = min(eighths(seconds) - 8 * row, 8)
             is_bound = size in bound_times and bound_times[size] > 0 and eighths(bound_times[size]) >= 8 * row + height
             cells.append(" " if height <= 0 else "▒" if height == 8 and not is_bound else _EIGHTHS[height - 1])
+        # the time at the upper edge of the line, at every other line
         label = format_seconds(math.exp(low + (high - low) * (row + 1) / CHART_ROWS)) if row % 2 else ""
         lines.append(f"  {label:>9} │{''.join(cell * column_width for cell in cells)}")
     sizes = [format_size(size) for size in times]

@@ -129,6 +129,7 @@ def _operator_rows(ability: Ability) -> list[list[str]]:
     if not ability.reduce or not (ability.operators or ability.types):
         return []
     types_of: dict[str, list[str]] = {} if ability.operators else {"any operator": []}
+    # an operator is "sum", or "sum of float16" if the switch has it for one type only
     for name, _, dtype in (name.partition(" of ") for name in ability.operators):
         types_of.setdefault(name, []).extend([dtype] if dtype else [])
     names_of: dict[str, list[str]] = {}
@@ -189,6 +190,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
             proof_text = ": no schedule is faster without the help of switches"
         lines += labelled("rate", f"{claims['rate']} unit links with ever finer pieces{proof_text}")
         if details.get("trees"):
+            # "few": the number of trees in words, where the planner made it small; "how": how it packed them
             trees = details.get("few") or f"{details['trees']} tree{'s' * (details['trees'] > 1)}"
             depth = f", {details['deepest']} deep" if details.get("deepest") else ""
             lines += labelled("trees", f"{trees}{depth}; {details.get('how', '')}")

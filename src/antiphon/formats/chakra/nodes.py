@@ -41,7 +41,7 @@ COLLECTIVES = (
     "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter",
     "barrier",
 )  # fmt: skip
-VERSION = "0.0.4"
+VERSION = "0.0.4"  # of the format; the head states it
 MAX_NODES, MAX_DEPENDENCIES = 2**22, 2**25  # of a file
 # Limits on the memory that a hostile file can occupy: objects (a node counts as two, an attribute as one) that any file
 # may have, and bytes that it must have for each further object
@@ -54,6 +54,7 @@ _TYPE_NAMES = (
     "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
 _NO_ATTRIBUTES: Mapping[str, Value] = {}
+# types of fixed length -> their format in `struct`
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29  # numbers of these fields of an attribute; _INT64S: a list
 
@@ -92,7 +93,7 @@ def attribute(name: str, value: int | bool | str | Sequence[int], short: bool = 
         return name_field + octets(_STRING, value.encode())
     if isinstance(value, int):  # 0 is written, too: the presence of a field says that the attribute is a number
         return name_field + varint((_INT32 if short else _INT64) << 3) + varint(value)
-    return name_field + octets(_INT64S, packed(1, value))
+    return name_field + octets(_INT64S, packed(1, value))  # a list is a message whose field 1 has the values
 
 
 def head(attributes: Mapping[str, str]) -> bytes:
@@ -131,11 +132,8 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
             name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
-    dependency_count, objects, max_objects = (
-        0,
-        len(head_attributes),
-        MIN_ALLOWED_OBJECTS + len(data) // BYTES_PER_OBJECT,
-    )
+    dependency_count, objects = 0, len(head_attributes)
+    max_objects = MIN_ALLOWED_OBJECTS + len(data) // BYTES_PER_OBJECT
     for begin, end in spans:
         if len(nodes) == MAX_NODES:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
@@ -154,7 +152,8 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
 def _read_node(data: bytes, begin: int, end: int) -> Node:
     """Decode a node.
 
-    Fields: 1 id, 2 name, 3 type, 4 and 5 dependencies (control and data), 6 start, 7 duration, 8 inputs, 10 attribute.
+    Fields: 1 id, 2 name, 3 type, 4 and 5 dependencies (control and data), 6 start, 7 duration, 8 inputs (a message
+    whose field 1 is their text), 10 attribute.
     """
     values: dict[int, int] = {}
     name = inputs = ""
@@ -190,6 +189,7 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
 
 
 def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
+    """Decode an attribute: its name and its value."""
     name, result = "", None
     for number_, wire_type, value, stop in fields(data, begin, end):
         if number_ == 1 and wire_type == BYTES:
@@ -204,6 +204,7 @@ def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
 
 
 def _read_value(type_name: str, data: bytes, wire_type: int, value: int, end: int) -> Value:
+    """Decode one value. `value`, `end`: as `fields` yields them: a number, or where the bytes begin and end."""
     expected = BYTES if type_name in ("string", "bytes") else VARINT
     if type_name in _FIXED:
         expected = FIXED64 if struct.calcsize(_FIXED[type_name]) == 8 else FIXED32
@@ -227,6 +228,7 @@ def _decode_varint(type_name: str, value: int) -> Value:
 
 
 def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
+    """Decode a list: a message whose field 1 has the values, each in a field of its own, or many numbers packed."""
     values: list[Value] = []
     for number_, wire_type, value, stop in fields(data, begin, end):
         if number_ != 1:
@@ -260,7 +262,8 @@ def topological_order(nodes: Sequence[Node]) -> Iterator[Node]:
     """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + dependencies)."""
     index_of = {entry.id: index for index, entry in enumerate(nodes)}
     unmet, last = array("q", (len(entry.dependencies) for entry in nodes)), array("q", [-1]) * len(nodes)
-    # linked lists: per wait the node that waits, and the previous wait for the same node; `last`: their heads
+    # `unmet`: per node the number of dependencies that are not done. All waits for one node form a linked list:
+    # `waiting_node` has the node that waits, `previous_wait` the next entry (-1: the end), `last`, by node, the head.
     waiting_node, previous_wait = array("q"), array("q")
     for index, entry in enumerate(nodes):
         for dependency in entry.dependencies:

@@ -46,7 +46,8 @@ from antiphon.formats.chakra.write import ROWS
 
 MAX_FILES = 2**16  # one per rank; in a folder of more, reading stops with an error
 Traces = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # by rank: head of the file, and its nodes
-_US = 1e-6
+_US = 1e-6  # seconds
+# NAME.RANK.et, or RANK.et
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
 
 
@@ -145,7 +146,7 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
 def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
     """Return the schedule with the rows that the nodes name. A copy stays within its rank."""
     columns: dict[str, list[int]] = {name: [] for name in ("step", "src", "dst", "route", *ROWS)}
-    # slot columns are optional: schedules without scratch slots omit them
+    # ROWS: chunk, op and the slot columns. The latter are optional: schedules without scratch slots omit them
     listed = {name for name in ROWS if any(name in node.attributes for _, node in sent)} | {"chunk", "op"}
     for rank, node in sent:
         lists = {name: node.attributes.get(name) for name in listed}
@@ -161,6 +162,7 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
             ("dst", dst),
             ("route", node.integer("route")),
         ):
+            # a missing route is -1, the default route; the schedule refuses -1 as a step or rank
             columns[name] += [-1 if value is None else value] * count
     for name in ("src_slot", "dst_slot"):
         if name not in listed:
@@ -181,6 +183,7 @@ def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node
     size = np.maximum(message_bytes, 1).tolist()  # an empty message is written as one byte
     for _, node in sent:
         tag = node.integer("comm_tag")
+        # a copy within a rank has no tag
         if tag is not None and (tag >= len(size) or node.integer("comm_size") != size[tag]):
             raise Invalid(f"node {node.id}: is not the message {tag} of {size[tag] if tag < len(size) else 'no'} bytes")
 
@@ -221,7 +224,7 @@ def collective_of(node: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]
 class _Group(msgspec.Struct):
     """A process group as PyTorch lists it."""
 
-    pg_name: Any
+    pg_name: Any  # a text or a number
     ranks: list[int]
 
 
@@ -261,7 +264,9 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
     groups: dict[str, ProcessGroup] = {}
     calls: list[RankCall] = []
     waits: list[tuple[float, float, int]] = []  # begin, end, call
-    done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
+    # by node: its end, and the last collective that it depends on (number in `calls`); -1: none that the rank did not
+    # wait for yet
+    done: dict[int, tuple[float, int]] = {}
     already_waited: set[int] = set()
     computed_until, group_free_from = 0.0, dict[str, float]()
     # in topological order; of those that may come next, the earliest recorded start is first
@@ -296,7 +301,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
                     called=min(ready, computed_until),
                     start=begin,
                     end=group_free_from[name],
-                    lane=name,
+                    lane=name,  # as if each group had a stream of its own
                     step=0,  # the whole trace is one training step
                 )
             )

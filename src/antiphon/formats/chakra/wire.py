@@ -135,7 +135,7 @@ def signed(value: int) -> int:
 
 def unzigzag(value: int) -> int:
     """Decode a signed number of the zigzag encoding: 0, 1, 2, 3 stand for 0, -1, 1, -2."""
-    return value >> 1 ^ -(value & 1)
+    return (value >> 1) ^ -(value & 1)
 
 
 def unpack(form: str, data: bytes, begin: int, end: int) -> float | int:

@@ -129,7 +129,7 @@ class _Files:
     def text(self, rank: int, head_attributes: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the file of a rank."""
         yield head(head_attributes)
-        finished: list[int] = []
+        finished: list[int] = []  # numbers of the nodes that local work at the end waits for
         for message in np.unique(self.by_rank[rank] % max(len(self.messages), 1)).tolist():
             src, dst = self.src[message], self.dst[message]
             if src == rank:
@@ -139,10 +139,11 @@ class _Files:
                 yield self._write_receive(message)
                 finished.append(self._node_number(message, sent=False))
         if self.local_work_us:
-            end = _NUMBERS_PER_MESSAGE * len(self.messages)
-            yield node(end, "local work", COMPUTE, finished, self.local_work_us, _encode_attributes(_GPU_OPERATION))
+            number = _NUMBERS_PER_MESSAGE * len(self.messages)  # above the numbers of all messages
+            yield node(number, "local work", COMPUTE, finished, self.local_work_us, _encode_attributes(_GPU_OPERATION))
 
     def _write_send(self, message: int, kind: int) -> bytes:
+        """Return the node of a message at its sender, with its rows: a send, or (`kind` COMPUTE) a copy in the rank."""
         src, dst = self.src[message], self.dst[message]
         attributes = _encode_attributes(
             {"is_cpu_op": False, "step": self.step[message], **self._row_attributes(message)}
@@ -154,6 +155,7 @@ class _Files:
         return node(_NUMBERS_PER_MESSAGE * message + 1, name, kind, self.waits.get(message, ()), combine_us, attributes)
 
     def _write_receive(self, message: int) -> bytes:
+        """Return the node that receives a message, and the computation after it if the data is combined."""
         src, dst, number = self.src[message], self.dst[message], _NUMBERS_PER_MESSAGE * message + 2
         attributes = _encode_attributes(_GPU_OPERATION) + self._endpoint_attributes(message)
         receive = node(

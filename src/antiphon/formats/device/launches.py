@@ -23,7 +23,7 @@ from typing import NamedTuple
 from antiphon.errors import Unsupported
 from antiphon.formats.device.statements import BUFFERS, Rank, Statement
 
-KERNEL, ENGINE = "kernel", "engine"
+KERNEL, ENGINE = "kernel", "engine"  # workers: what carries out an operation of a launch
 MOST_COPIES = 50_000  # in a program: each is a row of its table
 
 
@@ -31,8 +31,8 @@ class CopyPlace(NamedTuple):
     """A place of a copy: numbers as in `Statement.values`; those of scratch are 0 in other buffers."""
 
     buffer: int  # its position in BUFFERS
-    rank: int
-    units: int
+    rank: int  # whose buffer it is
+    units: int  # whole units before the place
     cut: int  # its number in the program's list of cuts, which are positions within a unit
     origin_cut: int  # of scratch: the cut at which the data of its slot begin; units and cut count from there
     slots_before: tuple[int, ...]  # of scratch: for each size of slots, the slots before it
@@ -50,7 +50,7 @@ class Copy(NamedTuple):
     target: CopyPlace
     source: CopyPlace
     cut: int  # at which the data begin
-    number: int  # of cuts from there to their end
+    number: int  # length of the data: cuts from there to their end
 
     def numbers(self) -> list[int]:
         """Return a row of the program's table."""
@@ -79,14 +79,14 @@ class _Follower:
     rank: int
     stream: int
     statements: Sequence[Statement]
-    at: int = 0
+    at: int = 0  # index of the next statement
     launch: int = 0
     last: int = -1
     done: set[str] = field(default_factory=set)  # workers (KERNEL, ENGINE) in the last launch since the last sync
     synced: set[str] = field(default_factory=set)  # workers in the last launch before that sync
-    written: list[Statement] = field(default_factory=list)  # of the kernels
-    written_launch: int = -1  # of the last one written
-    wants_sync: bool = False  # whether there was a sync since then
+    written: list[Statement] = field(default_factory=list)  # the statements of the kernels so far
+    written_launch: int = -1  # launch of the last statement written, -1: none
+    wants_sync: bool = False  # whether there was a sync since that statement
 
     def begin(self, worker: str) -> None:
         """Place the next operation of this worker: `launch` and `last` become its launch."""
@@ -152,7 +152,10 @@ def _follow(
     engine_copies: list[Copy] | None,
     size_count: int,
 ) -> bool:
-    """Follow the next statement; return False if it is a wait for a signal that was not reached yet."""
+    """Follow the next statement; return False if it is a wait for a signal that was not reached yet.
+
+    `engine_copies`: gets the copies that copy engines make; None: kernels make all of them.
+    """
     # There is no wait_begun or sync_begun (waits that are skipped if all ranks have begun): only packets have these,
     # which need one kernel.
     statement = follower.statements[follower.at]

@@ -203,9 +203,11 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], size_count: int) -> str
     # cut where they begin, and the length in cuts). Of an operation with places, `form` has the name, the number of
     # results, and the buffers of results and then of operands.
     name = form[0]
+    # `w.step` is true once the function has done its part of this launch, which is no stop: then it returns false. A
+    # sync is true where the call was stopped: then it returns true.
     if name in ("step", "sync", "sync_begun"):
-        stops = {"step": "w.step({})", "sync": "w.sync()", "sync_begun": "w.opens() && w.sync()"}[name]
-        return f"if ({stops.format(next(texts, ''))}) return {str(name != 'step').lower()};"
+        condition = {"step": "w.step({})", "sync": "w.sync()", "sync_begun": "w.opens() && w.sync()"}[name]
+        return f"if ({condition.format(next(texts, ''))}) return {str(name != 'step').lower()};"
     if name in ("signal", "wait", "wait_begun"):
         return f"w.{name}({_strip_parentheses(next(texts))}, {next(texts)});"
     if name in ("to", "from"):

@@ -20,7 +20,7 @@ from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.table import DIVIDE, HEAD, PERMUTE, Table
 from antiphon.lower.onesided.form import PACKETS, PUT, SIGNAL, SYNC, WAIT
 
-BUFFERS = ("input", "output", "scratch")
+BUFFERS = ("input", "output", "scratch")  # by their numbers in core.program.kinds
 MOST_PLACES = 8  # places that one statement names; for a step with more, each place is a statement of its own
 
 
@@ -58,10 +58,10 @@ class Rank:
     cuts: list[int]  # positions within a unit, over `denominator`
     slot_sizes: list[list[int]]  # sizes of scratch slots: whole units, and a numerator over `denominator`
     slots: list[int]  # the number of slots of each of these sizes
-    weights: tuple[int, int]  # of input and output
+    weights: tuple[int, int]  # units in the input and in the output
     streams: list[list[Statement]]
     boxes: int  # the number of slots for incoming packets
-    atoms: int  # in the longest packet; 0: there are no packets
+    atoms: int  # in the longest message by packets; 0: there are no packets
     receives_all: bool  # whether each rank has received from all others at the end of a call
 
 

@@ -28,7 +28,7 @@ from antiphon.lower.device.table import Table, tables
 from antiphon.options import parse_yes
 
 NATIVE = Path(__file__).parents[2] / "runtimes" / "device" / "native"
-TYPES = {
+TYPES = {  # data type -> its name in the C++ headers
     "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t",
     "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "half16", "bfloat16": "brain16",
     "float32": "float", "float64": "double",
@@ -36,7 +36,7 @@ TYPES = {
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}  # avg: the sum is divided at last
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16  # each takes thread blocks of its own, and a GPU has some 100 multiprocessors for all of them
-WAYS = (KERNEL, STEPS, COPIES)  # lowerings
+LOWERINGS = (KERNEL, STEPS, COPIES)
 # limits on statements, the lines of the generated functions
 SHORT_CODE = 2_000  # above this fewer streams are tried: then more ranks share a function, and the code is shorter
 MAX_PACKET_STATEMENTS = 400  # of the variant with packets, for which compilers take much longer
@@ -48,8 +48,8 @@ class _Variant(NamedTuple):
     """The code with signals (a flag for the receiver after the data is written) or with packets (a flag in each
     packet, beside its data)."""
 
-    tables: list[Table]
-    ranks: list[Rank]
+    tables: list[Table]  # by rank
+    ranks: list[Rank]  # by rank: its table, read
     functions: list[list[Function]]  # by stream; each serves several ranks
     statement_count: int  # of all functions
     launches: Launches | None  # None: one kernel
@@ -117,15 +117,13 @@ def _read_exclusive_options(arrival: bool, packets: bool | None, pull: bool, low
     chosen = [name for name, value in read.items() if value]
     if len(chosen) > 1:
         raise Invalid(f"options {' and '.join(chosen)}: take one")
-    if lowering not in WAYS:
-        raise unknown("lowering", lowering, WAYS)
+    if lowering not in LOWERINGS:
+        raise unknown("lowering", lowering, LOWERINGS)
     if lowering != KERNEL and read["packets"]:
         raise Invalid(f"options packets and lowering={lowering}: take one; packets need one kernel")
-    return {
-        **read,
-        "lowering": lowering,
-        "packets": not chosen and lowering == KERNEL if packets is None else read["packets"],
-    }
+    # by default packets are sent if nothing excludes them
+    wants_packets = read["packets"] if packets is not None else not chosen and lowering == KERNEL
+    return {**read, "lowering": lowering, "packets": wants_packets}
 
 
 def _write_files(plan: Plan, suffix: str, how: _Options) -> dict[str, str]:

@@ -74,7 +74,7 @@ def goal(
         Local work that the schedule declares: "100GB/s" writes it as a calc of that speed at the end of every rank,
         "off" omits it. Default: such a schedule is an error.
     """
-    seconds = read_gamma(gamma)
+    seconds_per_byte = read_gamma(gamma)
     if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MAX_NICS:
         raise Invalid(f"nics: expected a whole number from 1 to {MAX_NICS}, got {quote(nics)}")
     size = parse_size(nbytes, "nbytes")
@@ -91,7 +91,7 @@ def goal(
     priced = _PricedMessages(
         messages,
         nbytes=np.maximum(bytes_of, 1),
-        combining_ns=np.rint(combined * float(seconds) * 1e9).astype(np.int64),
+        combining_ns=np.rint(combined * float(seconds_per_byte) * 1e9).astype(np.int64),
         end_work_ns=end_work_ns,
     )
     return {FILE: _write_text(priced, needs, nics, title)}
@@ -136,7 +136,7 @@ class _Operations:
     rank: Ints
     kind: Ints  # SEND, RECEIVE, ...
     subject: Longs  # the message, the set that a join stands for, or the rank
-    label: Longs
+    label: Longs  # its number within the rank, from 1
 
     def number(self, kind: int, count: int) -> Longs:
         """Return for each of `count` messages (or sets) the row of its operation of this kind, -1 if it has none."""
@@ -154,8 +154,8 @@ def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> 
     after, before, begun = _list_edges(priced, needs, operations, has_join)
     lines = Lines()
     ranks = messages.ranks
-    # operations have odd positions, their dependencies the even positions after them; one position before each rank is
-    # its head's
+    # operations have odd positions, their dependencies the even positions after them; before those of each rank is one
+    # position for its head, behind them one for its closing brace
     at = 2 * (np.arange(len(operations.rank)) + operations.rank) + 1
     ends = np.cumsum(np.bincount(operations.rank, minlength=ranks))
     head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
@@ -192,7 +192,8 @@ def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> 
 def _find_useful_joins(needs: Sets) -> Bools:
     """Return, per set of operations that messages wait for, whether a join saves lines. O(pairs of message and set).
 
-    Five messages wait for set 0, of ten operations, one for set 1:
+    Set s has the operations of `needs.items` from `low[s]` to below `high[s]`; message `message[i]` waits for set
+    `set[i]`. Five messages wait for set 0, of ten operations, one for set 1:
 
     >>> low, high, set_of_reader = np.array([0, 10]), np.array([10, 20]), np.array([0, 0, 0, 0, 0, 1])
     >>> _find_useful_joins(Sets(np.arange(20), low, high, np.arange(6), set_of_reader))
@@ -274,9 +275,9 @@ def _list_edges(
     # A message within a rank counts as having left once its calc has begun (`irequires`), other messages when the send
     # is done.
     pair_joined = has_join[needs.set]
-    message, item = needs.listed(np.flatnonzero(~pair_joined))
+    message, item = needs.listed(np.flatnonzero(~pair_joined))  # of each such message all items, without a join
     joined_pairs = np.flatnonzero(pair_joined)
-    owner, member = needs.members(np.flatnonzero(has_join & (join >= 0)))
+    owner, member = needs.members(np.flatnonzero(has_join & (join >= 0)))  # of each joined set (`owner`) all items
     computing = np.flatnonzero(compute >= 0)
     edges = [
         (send[message], row_of_item(item), (item & 1 == 1) & priced.inside[item >> 1]),
@@ -315,6 +316,7 @@ def _assign_nics(messages: Messages, inside: Bools, nics: int) -> dict[int, Long
         return {}
     nic_of = {}
     for kind, rank in ((SEND, messages.src), (RECEIVE, messages.dst)):
+        # messages within a rank, which use no NIC, take no turn of the others: `inside` is a part of the key
         key, bound = pack_columns((messages.step, messages.schedule.steps), (rank, messages.ranks), (inside, 2))
         order = order_of(key, bound)
         turn = np.empty(len(key), np.int64)

@@ -16,17 +16,18 @@ from antiphon.core.collective import kind_named
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Invalid
 
-Event = Mapping[str, Any]
+Event = Mapping[str, Any]  # {"name": "nccl:all_reduce", "cat": "cpu_op", "ts": 12.5, "dur": 3.0, "args": {...}}, in us
 
 _BYTES = {  # of an element, by PyTorch's name of the type in lower case
     "float": 4, "half": 2, "bfloat16": 2, "double": 8, "int": 4, "long": 8, "long int": 8, "short": 2, "short int": 2,
     "byte": 1, "char": 1, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::half": 2, "c10::bfloat16": 2,
     "complexfloat": 8, "complexdouble": 16, "c10::complex<float>": 8, "c10::complex<double>": 16,
 }  # fmt: skip
+# Names of events that belong to collectives begin with one of these
 CALL_PREFIXES = ("c10d::", "antiphon:", "gloo:", "nccl:", "_c10d_functional::", "record_param_comms", "ucc:", "mpi:")
 MAX_DEPTH = 4  # of nested lists of tensors
 MAX_MEMBERS = 2**16  # ranks of a process group that are read from an event
-Groups = dict[str, ProcessGroup]
+Groups = dict[str, ProcessGroup]  # by name, with a suffix where several groups have it (`call_of`)
 
 
 class CollectiveCall(NamedTuple):
@@ -61,7 +62,10 @@ def is_call(name: str) -> bool:
 
 
 def count_elements(dims: object, depth: int = 0) -> int:
-    """Return the elements of a tensor, or of all tensors in a list, from the event's "Input Dims"."""
+    """Return the elements of a tensor, or of all tensors in a list, from the event's "Input Dims": [2, 3] has 6.
+
+    `depth`: number of lists around this one. What has no such form counts as 0.
+    """
     if not isinstance(dims, list) or depth > MAX_DEPTH:
         return 0
     if any(isinstance(item, list) for item in dims):

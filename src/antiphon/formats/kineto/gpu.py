@@ -71,7 +71,7 @@ def read_gpu_rank(
         calls.append(
             RankCall(
                 kind, nbytes, group, called=called * _US, start=event["ts"] * _US, end=end * _US,
-                lane=str(event.get("tid")), step=step,
+                lane=str(event.get("tid")), step=step,  # the "thread" of a GPU event is its stream
             )
         )  # fmt: skip
     if not calls:
@@ -97,7 +97,10 @@ def _correlation_of(event: Event) -> int | None:
 
 
 class _CompletionTimes:
-    """When the GPU has finished all the kernels that the processor launched before a moment."""
+    """When the GPU has finished all the kernels that the processor launched before a moment.
+
+    `launched`: by correlation number, when the processor launched the kernel; times are in microseconds.
+    """
 
     def __init__(self, compute_kernels: Sequence[Event], launched: Mapping[int | None, float]) -> None:
         ends = sorted((launched.get(_correlation_of(e), e["ts"]), e["ts"] + e.get("dur", 0.0))

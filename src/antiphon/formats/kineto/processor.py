@@ -43,8 +43,10 @@ _MIN_GAP_RATIO = 10  # a gap must be this many times the one before the recorded
 _MAX_INSPECTED = 512  # intervals of computation inspected before the recorded end of a collective
 # By how much the end of a collective may be recorded late: microseconds, or a share of its time if that is more
 _MAX_DELAY_US, _MAX_DELAY_SHARE = 1000.0, 0.02
+# The event within which DDP's hooks run, and the beginning of the names of all events of the backward pass
 _HOOK_EVENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _BACKWARD = "autograd::engine::evaluate_function"
+# Events in which DDP puts a gradient into its bucket
 _GRADIENT = ("torch::distributed::reducer::mul_out", "torch::distributed::reducer::copy_")
 _EXECUTIONS = ("gloo:", "ucc:", "mpi:")  # names of executions of calls, in threads of their own
 _OUR_PREFIX, _WAIT_EVENT, _DONE_EVENT = "antiphon:", "antiphon:wait", "antiphon:done"
@@ -113,7 +115,7 @@ def read_processor_rank(
     )
     _find_own_executions(thread_log)
     steps = _complete_steps(steps, thread_log.calls)
-    # without groups in the trace, one of all ranks
+    # a trace that lists no groups gets one of all ranks
     known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
     collectives: list[RankCall] = []
     calls: list[_Call] = []
@@ -126,6 +128,7 @@ def read_processor_rank(
         else:
             collective = _c10d_call(call, known_groups, notes)
         if collective is not None:
+            # DDP needs the result of a call in a hook at the end of the backward pass; None: at the end of the step
             due = _backward_end(thread_log.backward, call.called, steps[step][1] / _US) * _US if call.in_hook else None
             collectives.append(
                 RankCall(
@@ -351,7 +354,8 @@ def _inferred_waits(
         _, idle_from = busy[place - 1] if place else (0.0, 0.0)
         after = call.called  # of a call that returned when the collective was over: the thread waited within it
         if idle_from > call.returned:  # something was computed since the call: only DDP is known to wait later
-            # not of DDP; or still computing when the collective was over; or the collective was over before it was due
+            # No wait: the call is not of DDP, or the rank still computed when the collective was over, or that was over
+            # before it was due.
             if collective.due is None or idle_from >= call.execution_end or collective.due > call.execution_end * _US:
                 continue
             after = max(idle_from, collective.due / _US)

@@ -20,6 +20,7 @@ from antiphon.formats.kineto.gpu import read_gpu_rank
 from antiphon.formats.kineto.processor import read_processor_rank
 
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,9}")
+# rank3, .3, -3 or _3 in the name of a file
 _RANK = re.compile(r"(?:rank|[._-])[._-]?([0-9]{1,6})(?=[._-]|$)")
 _US = 1e-6  # seconds; times in a trace are microseconds
 
@@ -63,7 +64,7 @@ def rank_of(name: str) -> int | None:
 
 
 def _read_groups(info: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
-    """Return the process groups of a trace by name; if it lists none, one of all ranks."""
+    """Return the process groups of a trace by name; if it lists none, one of all `size` ranks (None: unknown)."""
     groups: dict[str, ProcessGroup] = {}
     configs = info.get("pg_config", [])
     for config in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:

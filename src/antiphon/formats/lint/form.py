@@ -31,9 +31,9 @@ class Head:
     max_bytes: int | None  # most bytes; None: unlimited
     chunks: int  # number of equal chunks of a call's buffer
     channels: int  # number of NCCL's channels (sets of connections) that the file uses
-    protocol: str
+    protocol: str  # NCCL's name: Simple, LL or LL128
     verbs: frozenset[str]  # names of all operations in the file, such as "rrc" or "glres"
-    root: int | None = None
+    root: int | None = None  # None: the collective has none
     notes: tuple[str, ...] = ()  # remarks that hold for every call
     extra: Mapping[str, int] = field(default_factory=dict)  # figures that only one format has, such as "scratch"
 
@@ -44,8 +44,8 @@ class ApplicationCall:
 
     nbytes: int  # as nccl-tests defines it: the largest buffer of a rank
     itemsize: int  # bytes of an element
-    dtype: str
-    op: str
+    dtype: str  # such as "float16"
+    op: str  # such as "sum"
     ranks: int  # 0: as many as the file is for; formats/checked.py replaces 0 by that number before rules run
     in_place: bool | None = None  # None: either
     root: int | None = None  # None: any

@@ -23,7 +23,7 @@ from antiphon.formats.lint.form import (
 )
 from antiphon.units import format_size
 
-OPERATORS = ("sum", "prod", "max", "min")
+OPERATORS = ("sum", "prod", "max", "min")  # of the executor
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 # operations that receive and, at once, copy (c), reduce (the second r) or forward (s)
 FUSED_OPERATIONS = ("rcs", "rrs", "rrc", "rrcs")

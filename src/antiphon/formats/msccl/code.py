@@ -69,7 +69,7 @@ class ExecutedStep:
 
 
 def codes_of(algorithm: AlgorithmFile, root: int | None = None) -> Iterator[Code]:
-    """Yield the code out of place, and in place, as far as the file supports them."""
+    """Yield the code out of place, and in place, as far as the file supports them. `root`: as for `code_of`."""
     for in_place, is_included in ((False, algorithm.out_of_place), (True, algorithm.in_place)):
         if is_included:
             yield code_of(algorithm, in_place, root=root)
@@ -86,7 +86,7 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
     _refuse_unused_chunks(algorithm)
     collective = _collective_of(algorithm, root)
     # `grain` is chunks per block. In these three collectives the file's number counts the chunks of all blocks; in a
-    # gather or scatter, which have a block per rank, too, those of one.
+    # gather or scatter, which also have a block per rank, it counts those of one block.
     grain = algorithm.chunks
     if algorithm.collective in ("allgather", "reducescatter", "alltoall"):
         if grain % algorithm.ranks:
@@ -126,14 +126,14 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
         places,
         code_blocks,
         connections=list(connections),
-        slots=SLOTS[protocol],
+        slots=SLOTS[protocol],  # messages that a connection holds
         message_chunks=_chunks_together(algorithm, protocol),
     )
 
 
 def _chunks_together(algorithm: AlgorithmFile, protocol: str) -> int:
     """Return the number of chunks that fit in one message at the largest size of the file, so that they are never
-    split."""
+    split; 1 if the file has no largest size."""
     _, max_bytes = algorithm.sizes
     return max(MOST_MESSAGE_BYTES[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
 
@@ -199,7 +199,7 @@ def named_scratch(algorithm: AlgorithmFile) -> list[int]:
 
 
 def _find_connections(algorithm: AlgorithmFile, connections: dict[tuple[int, int, int], int]) -> None:
-    """Number the connections (sender, receiver, channel) of all blocks.
+    """Add the connections (sender, receiver, channel) of all blocks to `connections`, each with the next number.
 
     Invalid if two blocks of a rank share one: each would count its messages for itself.
     """
@@ -240,7 +240,7 @@ def _step_text(gpu: FileRank, block: FileBlock, step: FileStep) -> str:
 def _executed_steps(gpu: FileRank, block: FileBlock) -> list[ExecutedStep]:
     """Return the steps of a block as the executor runs them: without nops, and with reductions fused."""
     executed_steps: list[ExecutedStep] = []
-    pending: list[tuple[int, int]] = []  # (block, step) that nops wait for, and that the next step waits for, too
+    pending: list[tuple[int, int]] = []  # dependencies (block, step) of the next step: its own, and those of nops
     open_to: tuple[str, int, str] | None = None  # (buffer, offset, source buffer) of a reduction open to another
     reductions = 0  # of the whole block: their sources share a table of MOST_FUSED in the executor
     for step in block.steps:

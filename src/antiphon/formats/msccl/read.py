@@ -52,7 +52,9 @@ _SUSPECT = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # without such text no tag of t
 
 @dataclass(slots=True)
 class FileStep:
-    """A step as in the file; offsets may be -1. `after`, `after_step`: depid and deps, -1 for none; `flag`: hasdep."""
+    """A step as in the file. `src`, `dst`: buffers, by their LETTERS; `src_at`, `dst_at`: offsets, often -1 where the
+    verb uses none. `after`, `after_step`: depid and deps, the thread block and its step that this step waits for; -1:
+    none. `flag`: hasdep, whether others wait for it."""
 
     number: int
     verb: str

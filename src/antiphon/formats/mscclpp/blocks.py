@@ -17,7 +17,9 @@ proxy thread serves them in order. The group meets at a barrier before and after
 group is full, all members go on in other thread blocks after the same step: old and new ones meet once. A stream with
 more partners than a thread block has channels may be **divided**: each member signals and waits for some of them.
 
-Below, a **lane** is one member's version of a stream; without groups streams and lanes are the same.
+Below, a **lane** is one member's version of a stream; without groups streams and lanes are the same. A step has a kind
+and, by kind, the `peers` that it signals or waits for, the `moves` that it puts into peers' memory, and the places
+(buffer, first chunk) of `size` chunks that it reads (`operands`) and writes (`into`).
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 BACK_END = "back end mscclpp-json"
 MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
-MOST_GROUPED = 2**15  # operations (puts by target) of all ranks in groups: the loader reads all for every new size
+MOST_GROUPED = 2**15  # operations of all ranks of a plan with groups, a put once per target: each new size reads all
 MORE_STREAMS = 64  # tried where fewer do not fit, before MOST_BLOCKS, which leaves no block to continue a stream in
 FEW_STREAMS = 4  # tried where more do not fit; each is a long chain of blocks
 PAIR = 2  # blocks at a barrier: a full one and the one that continues its stream
@@ -65,8 +67,6 @@ CROWD = 7
 # Names of the executor's operations on packets: data with flags, which a reader polls instead of waiting for a signal.
 PUT_PACKETS, SEND_SCRATCH_PACKETS, COPY_TO_PACKETS, UNPACK_PACKETS = "ppkt", "rppkt", "cpkt", "upkt"
 PUT_SIGNAL_FLUSH = "pwsf"  # put through a port, signal, and wait until both have left
-
-
 Far = Callable[[int, int], bool]  # of two ranks: whether they are on different hosts
 
 
@@ -206,7 +206,7 @@ class _LaneWriter:
             try:
                 self._write_step(step)
             except Unsupported:
-                if self.member or not self.group.barriers:
+                if self.member or not self.group.barriers:  # other members are cut where member 0 is
                     raise
                 del text.operations[length:]  # what was written of this step; the next block repeats it
                 self.group.cuts.append(number)
@@ -507,7 +507,7 @@ def _fit_blocks(
     2. `blocks` streams, then more of them as long as the schedule has more: each has fewer operations.
     3. few streams with long chains of blocks, where signals and waits of several streams are joined.
 
-    `deal_into(n)` deals the steps of all ranks into at most n streams (`StreamSteps`).
+    `deal_into(n)`: the number of streams, at most n, a function from a rank to its steps by stream, and the addresses.
     """
     deal_into = cache(deal_into)
     if chunk_bytes and (grouped := _fit_groups(ends, blocks, deal_into, chunk_bytes)) is not None:

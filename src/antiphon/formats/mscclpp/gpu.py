@@ -66,8 +66,8 @@ class Chaining:
 @dataclass
 class GpuText:
     """A rank. `channels[type]`: the peer of each channel of this type, MEMORY or PORT; those of type SWITCH are
-    `switch_groups`, one channel per group. `moving_streams`: number of streams that move data; `group`: number of
-    thread blocks that share each stream."""
+    `switch_groups`, one channel per group. `buffers`: the remote buffers, by the numbers that blocks have for them.
+    `moving_streams`: number of streams that move data; `group`: number of thread blocks that share each stream."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]

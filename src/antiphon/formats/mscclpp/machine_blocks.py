@@ -1,6 +1,7 @@
 """Turn the operations of an MSCCL++ thread block into blocks of the abstract machine that checks files (lower/machine).
 
-Instructions of different blocks are ordered only as far as the executor orders the operations.
+An instruction reads and writes cells, acquires and releases semaphores, and waits for other instructions. Instructions
+of one block follow each other; those of different blocks are ordered only as far as the executor orders the operations.
 
 All threads of a block go through its operations independently: a signal or a wait on the i-th of several channels is
 performed by thread i, data by all of them, a share each. Only a sync (nop, barrier) makes all wait for all. So among
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from antiphon.errors import Invalid
 from antiphon.lower.machine.code import CodeBlock, Instruction
 
+# Operations on packets, which deal these to threads alike
 BY_PACKET = frozenset(("ppkt", "rppkt", "upkt", "cpkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt"))
 Spot = tuple[int, int]  # numbers of a block of the machine and of an instruction in it
 Cells = tuple[int, int]  # the first cell, and the number of cells
@@ -131,7 +133,7 @@ class Machine:
             where = f"rank {block.rank}, {block.name}, step {block.instructions[last_number].number}"
             raise Invalid(f"{where}: writes packets where others of the same call are written; give each their place")
         for spot, flags in self.readers:
-            # without a writer: wait for an instruction after the block's last one, which never runs
+            # a packet without a writer never comes: wait for an instruction that never runs, after the block's last one
             own_block, _ = spot
             never = own_block, len(self.blocks[own_block].instructions)
             writers: dict[Spot, None] = {}  # a dictionary as an ordered set
@@ -155,7 +157,7 @@ class BlockBuilder:
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """Make all threads wait for each other."""
         self.close()
-        # with nothing beside the main block (`unsynced` is empty) nobody has to wait: that block is in order anyway
+        # if `unsynced` is empty, nothing runs beside the main block, which is in order anyway: nobody has to wait
         if self.unsynced or always:
             self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.unsynced)))
             self.unsynced = []
@@ -188,7 +190,7 @@ class BlockBuilder:
                 self.machine, self.machine.add(task.port, replace(task.later, wait=(spot,))), flags=(), marks=task.marks
             )
             # two threads that use one port may issue in either order: record that the order must be proven
-            before = self.machine.last_request.get(task.port, spot)
+            before = self.machine.last_request.get(task.port, spot)  # the first request to a port follows none
             before_block, _ = before
             if before_block != block:
                 self.machine.inorder.append((before, spot))
@@ -260,6 +262,7 @@ class _SeparateThreads:
         self.last_data = [spot]
 
     def _add_task(self, item: BlockItem, thread: int, task: ThreadTask) -> None:
+        """Add what one thread does to the block of the machine for this thread."""
         if thread not in self.block:
             self.block[thread] = self._new_block()
         block = self.block[thread]

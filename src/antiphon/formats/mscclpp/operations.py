@@ -25,7 +25,8 @@ from antiphon.lower.machine.code import Instruction
 
 
 class Window:
-    """The data that an operation handles: the stretch of `cells` cells numbered `at`, in a pipeline; cells 0: all."""
+    """The share of its data that an operation handles: in turn `at` of a pipeline the `at`-th stretch of `cells` cells,
+    outside of pipelines (`cells` 0) all of it."""
 
     def __init__(self, at: int = 0, cells: int = 0) -> None:
         self.at, self.cells = at, cells
@@ -187,14 +188,14 @@ class OperationReader:
         return self._cell_here(place.type, place.index, size, skip)
 
     def _cell_here(self, kind: str | None, index: int, size: int, skip: int) -> int:
-        """Return the same for chunk `index` of this rank's buffer `kind`."""
+        """Return what `_local_cell` does, for chunk `index` of this rank's buffer `kind`."""
         if kind is None:
             raise Invalid(f"{self}: lacks the type of a buffer of its own")
         first = self.wiring.cells(self, rank=self.rank, owner=self.rank, kind=kind, index=index, size=size)
         return first + self._scratch_offset(kind, skip)
 
     def _remote_cell(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
-        """Return the same for a place of another rank, which channels of type `kind` reach."""
+        """Return what `_local_cell` does, for a place of another rank, which channels of type `kind` reach."""
         rank, buffer = self.names.buffer(self, kind, place.buffer_id)
         if buffer == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(
@@ -229,7 +230,10 @@ class OperationReader:
         self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[int] = (),
         marks: Sequence[int] = (),
     ) -> list[BlockItem]:  # fmt: skip
-        """Return the item that reads and writes `count` cells from these first cells on; none if `count` is 0."""
+        """Return the item that reads and writes `count` cells from each of these first cells on; none if `count` is 0.
+
+        `flags`, `marks`: first cells of the packets that it waits for, and of those that it writes.
+        """
         if not count:
             return []
         instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))

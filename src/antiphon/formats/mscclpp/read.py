@@ -197,6 +197,7 @@ class _Rank:
         window: Window,
         within: str = "",
     ) -> None:
+        """Read one operation. `window`, `within`: as for `OperationReader.items`."""
         if operation.name == "nop":
             builder.sync(step, "nop")
         elif operation.name == "barrier":
@@ -209,6 +210,7 @@ class _Rank:
                     builder.open.append(item)
 
     def _read_pipeline(self, step: int, operation: Operation, builder: BlockBuilder, reader: OperationReader) -> None:
+        """Write out a pipeline: in each turn all of its operations, on one cell; `width` turns for every chunk."""
         assert operation.iter_context is not None
         chunks = operation.iter_context.num_chunks
         where = f"{reader.names.where}, step {step} ({operation.name})"
@@ -225,6 +227,10 @@ class _Rank:
     def _read_barrier(
         self, step: int, operation: Inner, builder: BlockBuilder, reader: OperationReader, within: str
     ) -> None:
+        """Add a visit to a barrier: an arrival, if the block has done something before, and a departure.
+
+        `_join_barriers` makes departures wait for the arrivals of the other blocks.
+        """
         where, number = f"{reader.names.where}, step {step} ({within or operation.name})", reader.names.number
         if operation.barrier_id is None or operation.num_threadblocks is None:
             raise Invalid(f"{where}: lacks barrier_id or num_threadblocks")
@@ -290,12 +296,13 @@ class _Rank:
         previous: tuple[_Visit, ...] = ()
         for visits in turns:
             arrivals = tuple((visit.block, visit.arrival) for visit in visits if visit.arrival is not None)
+            # a block that departed at the turn before and arrives now implies that turn's arrivals
             is_ordered = any(
                 a.departure is not None and b.arrival is not None for a, b in zip(previous, visits, strict=False)
             )
             awaited = arrivals if is_ordered else (*arrivals, *awaited)
             departures = [(visit.block, visit.departure) for visit in visits if visit.departure is not None]
-            for spot in departures:  # the first waits for them, all others for the first
+            for spot in departures:  # the first departure waits for the arrivals, all others for the first departure
                 self.machine.add_waits(spot, awaited if spot is departures[0] else (departures[0],))
             previous = visits
 

@@ -51,6 +51,7 @@ def registration_text(ranks: int, ranks_per_node: int, plans: Sequence[Registere
     )  # fmt: skip
 
 
+# In `select` below, row[2] of a plan is its collective, row[8] whether switches work, row[9] whether packets do.
 _TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by Antiphon; not yet run on a GPU.
 
     import register

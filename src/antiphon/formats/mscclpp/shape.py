@@ -28,6 +28,7 @@ SCRATCH = 2**26  # bytes of scratch that plans with reuse_resources share
 MOST_CELLS = 2**21  # chunks of all buffers: our own limit, since a short file could declare any number
 LL = "LL"  # the protocol of packets
 
+# Types of channels: to memory of the same host; through a proxy thread, to other hosts; to the memories behind a switch
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
 KINDS = ("i", "o", "s")  # input, output, scratch, in the order of core.program.kinds
 
@@ -39,6 +40,7 @@ WARP, MOST_THREADS = 32, 1024  # threads of a warp, and of a thread block
 ACCESS_BYTES = 16  # that a thread reads or writes at once
 MOST_RANKS = 2**14  # far above real machines; a wrong file ends before memory does
 MOST_CONNECTIONS = 2**14  # of a type, of one GPU
+# Numbers of 32 and of 16 bits without sign
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 
@@ -73,7 +75,12 @@ class Iterations(_Row):
 
 
 class Inner(_Row):
-    """An operation, also one within a pipeline."""
+    """An operation, also one within a pipeline. Fields that an operation of its name does not use are None.
+
+    It reads `src_buff` and writes `dst_buff`; `channel_ids` are positions in the thread block's list of channels of
+    `channel_type`. `barrier_id` and `num_threadblocks` are those of a barrier, `semaphore_ids` those of sem_acquire and
+    sem_release. `tbg_info`: the share that this thread block performs; None: all.
+    """
 
     name: str
     channel_type: str | None = None
@@ -88,6 +95,8 @@ class Inner(_Row):
 
 
 class Operation(Inner):
+    """An operation of a thread block; one named "pipeline" repeats `ops` as `iter_context` states."""
+
     iter_context: Iterations | None = None
     ops: list[Inner] | None = None
 
@@ -107,6 +116,8 @@ class BlockBuffers(_Row):
 
 
 class ThreadBlock(_Row):
+    """A thread block: its operations, and the channels and remote buffers that they name by position, by type."""
+
     id: Small
     ops: list[Operation]
     channels: list[BlockChannels]
@@ -136,10 +147,14 @@ class RemoteBuffer(_Row):
 
 
 class Semaphore(_Row):
+    """A counter by which thread blocks of one GPU wait for each other: acquire takes one, release adds one."""
+
     init_value: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Gpu(_Row):
+    """A rank: its buffers in chunks, and the lists to which its thread blocks refer."""
+
     id: Small
     input_chunks: Count
     output_chunks: Count
@@ -164,11 +179,11 @@ class File(_Row):
     protocol: str
     inplace: bool
     gpus: list[Gpu]
-    reuse_resources: bool = False
+    reuse_resources: bool = False  # one set of connections serves all buffers, as ranks access only others' scratch
     num_threads_per_block: Small = MOST_THREADS
     use_double_scratch_buffer: bool = False
     buffer_alignment: Count = ACCESS_BYTES
-    min_message_size: int = 0
+    min_message_size: int = 0  # bytes of the calls that the plan serves
     max_message_size: int = 2**64 - 1
     antiphon: Ours | None = None
 

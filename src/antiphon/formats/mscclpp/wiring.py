@@ -41,7 +41,7 @@ def grain_of(file: File, collective: Collective) -> int:
         for field_name, size, chunks in (
             ("input_chunks", inputs[rank], gpu.input_chunks), ("output_chunks", outputs[rank], gpu.output_chunks),
         ):  # fmt: skip
-            if size and not grain:
+            if size and not grain:  # the first buffer with any data
                 grain = chunks // size
             if size and (not grain or chunks != size * grain):
                 expectation = f"{collective.kind} of {size} blocks here" + (
@@ -105,8 +105,9 @@ class Wiring:
     def cells(self, where: object, rank: int, owner: int, kind: str | None, index: int, size: int) -> int:
         """Return the first cell of `size` chunks from chunk `index` of a buffer of rank `owner`, which `rank` names.
 
-        Raises Invalid if part of it does not exist. `where`: the operation, for messages. In place, the executor
-        computes a remote address from the offset in this rank's buffer, so the same offset is taken at other ranks.
+        Raises Invalid if part of it does not exist. `where`: the operation, for messages. `kind`: i, o or s (None:
+        missing in the file, Invalid). In place, the executor computes a remote address from the offset in this rank's
+        buffer, so the same offset is taken at other ranks.
         """
         buffer = _KIND.get(kind or "", -1)
         if buffer < 0:

@@ -114,6 +114,7 @@ def mscclpp_json(
     # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks. So plans
     # that do not are written first, and if there are any, the others go without packets.
     early_leavers: list[str] = []
+    # whether each rank hears from all others in the collective, as packets need
     by_packets = {kind: plan.collective.kind in PACKET_KINDS for kind, plan in with_relays.items()}
     for kind in sorted(plans, key=by_packets.__getitem__):
         plan = plans[kind]
@@ -270,7 +271,10 @@ class _Writer:
         self, prediction: PredictedTimes, variants: Sequence[_Variant], stop: int | None, largest_by_packets: int
     ) -> tuple[list[str], tuple[int, int | None] | None]:
         """Return notes on files that are slower than the choice of tuning, and the smallest and largest size that plain
-        data serves (largest None: no limit); None in their place if it serves no size."""
+        data serves (largest None: no limit); None in their place if it serves no size.
+
+        `stop`: the first size above the range (None: no end). `largest_by_packets`: -1 if there are none.
+        """
         notes, tuned_bytes = list[str](), prediction.tuned_bytes
         if 0 < tuned_bytes <= largest_by_packets:
             # compared at the tuned size alone; the note is empty if packets are as fast as the choice
@@ -313,12 +317,15 @@ class _Writer:
             yield _Variant(in_place, head, gpus)
 
     def _staged(self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far) -> Iterator[_Variant]:
-        """Yield the plan that passes data through scratch, if the range reaches sizes that it serves."""
+        """Yield the plan that passes data through scratch, if the range reaches sizes that it serves.
+
+        `span`: the range, as for `_variants`.
+        """
         if schedule.joint is not None:
             raise Unsupported(f"{BACK_END}: switches write into buffers, and staged data goes to scratch; {ADVICE}")
         # MAX_LAG: scratch is not reused within a call, hence not within a turn of the loop
         lowered = lower(schedule, in_place=in_place, lag=MAX_LAG, staged=True)
-        program = among(lowered, job_of(schedule.collective))
+        program = among(lowered, job_of(schedule.collective))  # renumbered for the ranks of the communicator
         plan = stage(program, chunked(program, MOST_CHUNKS, BACK_END), self.blocks, far, self.alignment)
         head = _Head(program, plan.layout, span, self.threads, self.alignment, self.name, slot=plan.unit)
         if head.sizes.smallest <= head.sizes.largest:
@@ -452,7 +459,7 @@ class _Head:
 
     `layout`: the addresses of the program's data, in chunks. `span`: the sizes of calls, from the first up to but not
     including the second (None: no limit). `label`: the plan's name, set by `text`. `packets`: it uses packets. `slot`:
-    bytes of a slot of scratch, if all data passes through slots.
+    bytes of a slot of scratch, if all data passes through slots; else 0. `chunks`: by rank those of input and output.
     """
 
     def __init__(

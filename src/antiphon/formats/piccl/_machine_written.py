@@ -28,10 +28,10 @@ TOPOLOGY = "topology.xml"
 
 @dataclass(frozen=True, eq=False)
 class _Tier:
-    """A level of the file: the group of every rank, and per group its figures, as a level of the profile."""
+    """A level of the file: it divides all ranks into groups, each with the figures of one level of the profile."""
 
-    group: Longs
-    level: Longs
+    group: Longs  # by rank
+    level: Longs  # by group: the number of the profile's level whose figures it has
 
 
 def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
@@ -57,6 +57,8 @@ def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
 def _write_groups(
     lines: list[str], tiers: list[_Tier], number: int, ranks: Longs, names: dict[int, str], ports: int
 ) -> None:
+    """Add the groups of tier `number` that contain `ranks`, with all groups inside them. `names`: the parameter file of
+    each level of the profile."""
     tier = tiers[number]
     for group in np.unique(tier.group[ranks]).tolist():
         inside = ranks[tier.group[ranks] == group]
@@ -106,6 +108,7 @@ def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
 
 def _is_within(inner: Longs, outer: Longs) -> bool:
     """Return whether every inner group lies in one outer group."""
+    # by inner group the outer group of its last rank, which is that of all its ranks if it lies in one
     around = np.full(int(inner.max()) + 1, -1, np.int64)
     around[inner] = outer
     return bool((around[inner] == outer).all())

@@ -40,18 +40,18 @@ _COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", 
 _WAITS = {"deps": 0, "left": 1}
 _RUN_WIDTH = 6  # numbers of a row of `runs` (`_read_chunks`)
 _BATCH = 2**12  # transfers converted at a time
-_OPS = {"copy": COPY, "reduce": REDUCE}
+_OPS = {"copy": COPY, "reduce": REDUCE}  # attribute that lists chunks -> `op` of their rows
 
 
 @dataclass(frozen=True, eq=False)
 class PicclSchedule:
     """The content of a file."""
 
-    path: str
-    collective: str
+    path: str  # for messages
+    collective: str  # by PICCL's name, such as reduce_scatter
     algorithm: str
     k: int | None  # parameter of the algorithm, if stated
-    nbytes: int
+    nbytes: int  # of the call; 0 if not stated
     graph: MessageGraph  # the transfers as messages, in the order of the file
     ids: Longs  # the id of each transfer
     plan: Plan | None = None  # the plan that Antiphon wrote beside them, for this size; None in files of other programs
@@ -89,12 +89,12 @@ class _Reader:
     """Collect transfers into columns, in batches."""
 
     def __init__(self) -> None:
-        self.depth = 0
-        self.head: Attributes = {}
-        self.ranks = self.nbytes = self.count = 0
+        self.depth = 0  # of open elements
+        self.head: Attributes = {}  # of <collective>
+        self.ranks = self.nbytes = self.count = 0  # count: transfers in `arrays`, without those of the batch
         self.k: int | None = None
         self.plan: Plan | None = None
-        self.batch: list[Attributes] = []
+        self.batch: list[Attributes] = []  # of the transfers that are not converted yet, and their lines of the file
         self.lines: list[int] = []
         self.arrays: dict[str, list[Longs]] = {name: [] for name in _COLUMNS}
 
@@ -295,7 +295,7 @@ class _Reader:
         key *= 2
         key += left
         del owner, dep, index, left
-        if len(key) and bool((key[1:] <= key[:-1]).any()):
+        if len(key) and bool((key[1:] <= key[:-1]).any()):  # not ascending, or some twice
             key = distinct(key)
         flags = (key & 1).astype(np.bool_)
         key >>= 1

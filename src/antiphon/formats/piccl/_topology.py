@@ -257,6 +257,7 @@ def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple
 def _number_in_letters(number: int) -> str:
     """Return a, b, ..., z, aa, ab, ... for 0, 1, ..."""
     text = ""
+    # without a digit for 0: after z comes aa, hence the - 1 for each further letter
     while number >= 0:
         text, number = chr(ord("a") + number % 26) + text, number // 26 - 1
     return text

@@ -22,7 +22,8 @@ _END_SIZES = (1, 2**30)  # bytes: the two rows of figures that do not depend on 
 
 def read_figures(path: str | os.PathLike[str], name: str = "") -> Level:
     """Return the parameters in a file as a level of LogGP: linear between sizes, constant below the least and above the
-    greatest. Rows may come in any order; a column gamma may follow, and nothing else. O(n log n)."""
+    greatest. Rows may come in any order; a column gamma may follow, and nothing else. `name`: of the file, for messages
+    (default: its path). O(n log n)."""
     with reading(name or name_of(path)):
         data = read_bytes(path)
         try:

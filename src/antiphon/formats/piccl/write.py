@@ -145,12 +145,13 @@ def _write_batch(
     is_free = np.ones(len(number), np.bool_)  # waits for no transfer
     is_free[owner - low] = False
     lines.add(first_place[is_free] + DEPS, "-1")
+    # template 0 for the first wait of a transfer, 1 for those after it
     lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~run_starts(owner)).astype(np.int64), awaited)
     lines.add(first_place + MIDDLE, '" step="%d"', step)
     owner, awaited = waiter[~done], condition[~done] >> 1
     places, kind = (owner - low) * PARTS + LEFT, (~run_starts(owner)).astype(np.int64)
     lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
-    # the closing quote, behind the last of each transfer
+    # the closing quote, behind the last of each transfer (the slice is for no places at all)
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
     _write_data(lines, messages, rows, low)
     routed = np.flatnonzero(messages.route[low:high] >= 0)

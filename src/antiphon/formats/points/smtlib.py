@@ -46,6 +46,7 @@ def smtlib(
 
 
 def _write_file(instance: Instance, question: Question, about: Sequence[str]) -> Iterator[bytes]:
+    """Yield the lines of a file: comments (;) with the question and the names of symbols, then the formulas."""
     symbols = "t{c}_{n}: when chunk c comes to rank n; x{c}_{a}: whether over arc a; r{s}: the rounds of step s"
     for line in (*about, symbols, *legend_lines(instance, question.parts)):
         yield f"; {line}\n".encode()
@@ -61,11 +62,16 @@ def plain_sum(weighted: Weighted, limit: int) -> str:
 
 
 def smt_lines(instance: Instance, question: Question, sums: Sums = plain_sum) -> Iterator[str]:
-    """Yield declarations and assertions, a line each. O(chunks * arcs * steps) terms."""
+    """Yield declarations and assertions, a line each. O(chunks * arcs * steps) terms.
+
+    `sums`: writes sums of weights; a solver with a form of its own for these may take another than `plain_sum`.
+    """
+    # the kind of each chunk: `parts` chunks for each unit of the weight of a kind's blocks
     chunks = [kind for kind in instance.kinds for _ in range(kind.weight * question.parts)]
     for c, kind in enumerate(chunks):
         yield from _chunk_constraints(instance, question.steps, c, kind, sums)
     head = instance.arcs.head.tolist()
+    # by arc to a rank b: the chunks that may go over it, those that b does not hold from the start
     coming = [[c for c, kind in enumerate(chunks) if b not in kind.holders] for b in head]
 
     def sends(arc: int, step: int) -> list[str]:
@@ -75,7 +81,7 @@ def smt_lines(instance: Instance, question: Question, sums: Sums = plain_sum) ->
 
 
 def _chunk_constraints(instance: Instance, steps: int, c: int, kind: Kind, sums: Sums) -> Iterator[str]:
-    """Yield constraints C1 to C4 for one chunk."""
+    """Yield constraints C1 to C4 (the paper's numbers) for one chunk `c` of this kind."""
     into: dict[int, list[str]] = {rank: [] for rank in range(instance.ranks) if rank not in kind.holders}
     for rank in into:  # C1: holders have it at time 0, and need no variable
         yield f"(declare-const t{c}_{rank} Int)"
@@ -115,7 +121,7 @@ def load_constraints(
         yield f"(declare-const r{step} Int)"
         yield f"(assert (<= {1 if split is None else rounds} r{step} {rounds}))"
     yield f"(assert (<= (+ {' '.join(f'r{step}' for step in range(steps))} 0) {question.rounds}))"
-    arcs_of: dict[int, list[int]] = defaultdict(list)
+    arcs_of: dict[int, list[int]] = defaultdict(list)  # by resource; an arc that loads it twice is listed twice
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
         arcs_of[resource].append(arc)
     for resource, arcs in sorted(arcs_of.items()):

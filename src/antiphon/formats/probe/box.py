@@ -43,7 +43,7 @@ UNKNOWN_GPU_NOTE = (
     "the model of these GPUs is unknown, so measured figures are left out: to predict and tune with them, pass "
     "--model calls:gpu=h100 (or a100, v100, b200, mi300x)"
 )
-BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
+BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"  # kinds of PcieDevice; a bridge is a host bridge
 
 
 @dataclass
@@ -53,7 +53,7 @@ class PcieDevice:
     kind: str  # BRIDGE, SWITCH, GPU or NIC
     parent: int = -1  # the device above; -1 for a host bridge, or if unknown
     speed: Fraction | None = None  # bytes per second of the link to the parent, None if unknown
-    name: str = ""
+    name: str = ""  # PCI address, or name of a card
     depth: int = 0  # devices between it and the root
 
 
@@ -165,6 +165,7 @@ class _MachineBuilder:
             self.links += both_ways([(rank, hub)], LinkType(box.fast_kind, speed, NVSWITCH_HOP))
 
     def _add_two_boards(self) -> None:
+        """Add the switches and links of the catalogue's DGX-2."""
         boards = dgx2()
         for place in boards.places[boards.ranks :]:
             self.add_switch(place)
@@ -192,7 +193,8 @@ class _MachineBuilder:
                 if not is_new:
                     break
                 child, parent = parent, devices[parent].parent
-        # 2. Keep only devices where branches meet: a switch with one GPU below adds nothing.
+        # 2. Keep only devices where branches meet: a switch with one GPU below adds nothing. If there are several host
+        #    bridges (`tops`), the GPUs below them meet through all of these.
         tops = sorted(device for device in branches if devices[device].parent < 0)
         sockets = {top: number for number, top in enumerate(tops)}
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
@@ -301,6 +303,7 @@ class _MachineBuilder:
             if some_on_switch and not on_switch:
                 omitted_cards += [self.box.devices[device].name for device in devices]
                 continue
+            # the nodes that these cards share: their switch if it is drawn, else the GPUs near them, else all GPUs
             ports = (self.node[ancestor],) if on_switch and ancestor in self.node else ranks or tuple(range(self.ranks))
             for number, device in enumerate(devices):
                 nodes = ports_of_card(ports, number, len(devices))

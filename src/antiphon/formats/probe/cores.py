@@ -27,7 +27,10 @@ Container = Core  # a package, memory or cache: the names up to it, and "" for t
 
 
 def model_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
-    """Return a machine: a rank per core, a switch per cache, memory and package with several members. O(cores)."""
+    """Return a machine: a rank per core, a switch per cache, memory and package with several members. O(cores).
+
+    `notes`: of the caller; they come before those on assumptions.
+    """
     if not cores:
         raise Invalid("lists no GPU and no core")
     if len(cores) > MAX_CORES:

@@ -52,8 +52,9 @@ def look_at_machine(
 ) -> Probed:
     """Return this machine, as far as this process may use it.
 
-    `source`: ask this tool alone. `sysfs`: the folder to read instead of /sys. `options`: of the tool's reader; without
-    `source` only `pcie`, as for `build_box`.
+    `source`: ask this tool alone ("": Linux, and the vendors' tools). `sysfs`: the folder to read instead of /sys.
+    `environment`: the variables that name allocated GPUs and hosts; default: this process's. `options`: of the tool's
+    reader; without `source` only `pcie`, as for `build_box`.
     """
     variables = os.environ if environment is None else environment
     options = options or {}
@@ -141,7 +142,7 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
 
 def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
     """Return Linux's box with the links of nvidia-smi, if both list the same GPUs; else nvidia-smi's box."""
-    by_address = {linux.box.devices[device].name: device for device in linux.nvidia}
+    by_address = {linux.box.devices[device].name: device for device in linux.nvidia}  # Linux names them by address
     devices = [by_address.get(nvidia_box.addresses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
     if not linux.nvidia or any(device is None for device in devices):
         nvidia_box.notes.append("PCIe is as nvidia-smi shows it: what Linux shows are not the same GPUs")
@@ -313,7 +314,7 @@ def _on_pcie(path: Path) -> bool:
 
 def _slot_speed(path: Path) -> Fraction | None:
     """Return bytes per second of the link above a device: at its maximum speed, as idle links are slowed down, and its
-    current width, as slots may have fewer lanes than the device.
+    current width, as slots may have fewer lanes than the device. A current width of 0, or above the maximum, is none.
     """
     width, max_width = read_text(path / "current_link_width"), read_text(path / "max_link_width")
     lanes = (

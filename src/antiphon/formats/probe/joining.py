@@ -38,7 +38,7 @@ Cable = tuple[End, End, LinkType]  # each end: a node of a host (host, node), or
 
 
 def read_machine(text: str, source: str = "") -> Probed:
-    """Return a machine by its name, by its file, or by the file of a tool."""
+    """Return a machine by its name, by its file, or by the file of a tool (`source`; "": recognised by contents)."""
     if not os.path.exists(text):
         return _without_probe(topology(text))
     if not source and '"antiphon-topology"' in read_sample(text):
@@ -63,7 +63,7 @@ def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
     that the fabric assumed per host.
     """
     machine, hosts = fabric.machine, fabric.machine.ranks
-    if box.hosts:
+    if box.hosts:  # its ranks are hosts, not GPUs
         raise Invalid("the first is a network, not a box; name the box first, then the fabric")
     check_node_count(hosts * box.machine.nodes + machine.switches, "the joined machine")
     check_link_count(hosts * box.machine.links + machine.links, "the joined machine", MAX_LISTED)
@@ -140,7 +140,10 @@ def _speed_of(card: NetworkCard) -> Fraction:
 
 
 def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
-    """Return the network cards of a box with their speeds, and notes about assumptions."""
+    """Return the network cards of a box with their speeds, and notes about assumptions.
+
+    `nic`: the speed of each card; None: that in the box's file or, where it has none, an assumed one.
+    """
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
     card_defaults = cards_of(machine, nics=None, nic=nic, sold_as=sold_as)
     card_bandwidth = f"{format_bandwidth(card_defaults.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
@@ -212,7 +215,7 @@ def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
     cards = box.machine.cards
     by_name = {card.name: card.nodes for card in cards}
     card_names = [port.card.partition("/")[0] for port in ports]  # fabric.py names a port CARD/NUMBER
-    # by name, else by number in order, else spread evenly
+    # assign cables to the box's cards by name, else in order if there are as many, else spread them evenly
     if by_name and all(name in by_name for name in card_names):
         return [(port, by_name[name]) for port, name in zip(ports, card_names, strict=True)]
     if cards and len(cards) == len(ports):

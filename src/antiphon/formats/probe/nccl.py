@@ -55,7 +55,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
 
 @dataclass
 class _Gpu:
-    device: int
+    device: int  # index in `Box.devices`
     bus: str  # PCI address
     values: dict[str, str]  # attributes of <gpu>: dev, rank, sm (compute capability), gcn (AMD's generation)
     # per <nvlink> or <xgmi>: bus of its target, PCI class of the target, number of links
@@ -76,9 +76,9 @@ class _Reader:
         self.hosts: set[str] = set()  # hashes of host names
         self.link_elements = 0  # so far
         self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
-        self.graph: dict[str, str] = {}
-        self.channel: list[int] | None = None
-        self.closed = True
+        self.graph: dict[str, str] = {}  # attributes of the last <graph>
+        self.channel: list[int] | None = None  # the GPUs so far of the open <channel>
+        self.closed = True  # whether the open channel stays in this host, so that its last GPU sends to the first
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
         self.depth += 1
@@ -104,6 +104,7 @@ class _Reader:
         return next((device for device in reversed(self.open_devices) if device >= 0), -1)
 
     def _begin_element(self, name: str, attributes: Attributes, line: int) -> int:
+        """Read an element of a topology; return its device in the box, -1 if it is none."""
         if name == "cpu":
             self.hosts.add(attributes.get("host_hash", "")[:40])
             return self.box.add(PcieDevice(BRIDGE, name=f"numa {attributes.get('numaid', '?')[:8]}"))
@@ -129,6 +130,7 @@ class _Reader:
         return -1
 
     def _add_gpu(self, attributes: Attributes) -> None:
+        """Add the GPU at the innermost open PCIe device."""
         device = self._innermost_device()
         if device < 0:
             device = self.box.add(PcieDevice(GPU))
@@ -139,6 +141,7 @@ class _Reader:
         self.gpus.append(_Gpu(device, self.box.devices[device].name, values))
 
     def _add_card(self, attributes: Attributes) -> None:
+        """Add a network card below the innermost open PCIe device; virtual ones are left out."""
         parent_index = self._innermost_device()
         parent = self.box.devices[parent_index] if parent_index >= 0 else None
         # a <pci> that contains a <net>, virtual or not, is no switch but the card itself; each <net> is a port of it
@@ -156,6 +159,7 @@ class _Reader:
     # ---- graphs ----
 
     def _begin_graph_element(self, name: str, attributes: Attributes, line: int) -> None:
+        """Read the pattern and speed of a graph, or a GPU of the open channel; a <net> in it leads to other hosts."""
         if name == "graph":
             self.graph = {key: attributes.get(key, "")[:20] for key in ("pattern", "speedintra", "id")}
         elif name == "channel":
@@ -171,6 +175,7 @@ class _Reader:
                 raise Invalid(f"line {line}: a channel has more than {MAX_GPUS} GPUs")
 
     def _end_ring(self) -> None:
+        """Keep the channel that ends if it is a ring with a speed; those of other patterns (trees) are left out."""
         if self.graph.get("pattern") == _RING and self.channel:
             speed = exact(self.graph["speedintra"] or "0", "speedintra") * GB
             if speed > 0:
@@ -187,6 +192,7 @@ def _link_count(text: str, line: int) -> int:
 
 
 def _make_box(reader: _Reader, name: str) -> Box:
+    """Complete the box of a topology: its GPUs in order, their model, and the links between them."""
     box = reader.box
     if not reader.gpus:
         devices = [(d, bus) for d, bus, pci_class in reader.pci_elements if pci_class.startswith(_GPU_CLASSES)]
@@ -242,6 +248,7 @@ def _gpu_type_by_sm(sm: str) -> GpuType | None:
 
 
 def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
+    """Add the links of GPUs to the box, with the bandwidth `box.link_bandwidth` each."""
     rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
     switch_links: Counter[int] = Counter()
     unmatched_links = 0

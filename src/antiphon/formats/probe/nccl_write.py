@@ -44,7 +44,9 @@ CPUS: Mapping[str, Mapping[str, object]] = {
     "amd": {"arch": "x86_64", "vendor": "AuthenticAMD", "familyid": 25, "modelid": 17},  # Genoa
     "arm": {"arch": "arm64"},
 }
+# a PCIe address; the domain has 4 digits, or 8 that begin with 0000
 _BUS = re.compile(r"(?:0000)?[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+# characters that are not printable ASCII, or that XML would escape
 _UNSAFE = re.compile("[^ -~]|[&<>'\"]")
 _GPU_OF_BOX = {"dgx1p": "P100", "dgx1v": "V100", "dgx2": "V100"}  # boxes not named after their GPUs
 
@@ -259,7 +261,10 @@ class _Writer:
 
 
 def _add(parent: Element | None, tag: str, /, **attributes: object) -> Element:
-    """Append a new element to another. NCCL knows no escapes, so characters that need one are replaced."""
+    """Append a new element to another (None: it is the root).
+
+    NCCL knows no escapes, so characters that need one are replaced.
+    """
     texts = {key: _UNSAFE.sub("_", str(value)) for key, value in attributes.items()}
     return Element(tag, texts) if parent is None else SubElement(parent, tag, texts)
 

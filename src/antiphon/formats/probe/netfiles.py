@@ -43,7 +43,7 @@ _MAX_KEYS, _MAX_VALUES, _MAX_DIMENSIONS = 50, 64, 16  # of a file of ASTRA-sim
 MAX_BYTES = 2**18  # of a JSON file
 MAX_RANKS = 2**14
 MAX_TYPES = 2**10  # of links
-MAX_LINKS = 2**17  # directed in TACOS's files, cables in those of ns-3
+MAX_LINKS = 2**17  # directed links of a file of TACOS, cables of one of ns-3
 # How the GPUs of a dimension are joined, by the names that the versions of ASTRA-sim have for it
 _SHAPES = {
     "ring": "ring", "fullyconnected": "full", "alltoall": "full", "switch": "switch", "mesh": "line", "line": "line",
@@ -63,7 +63,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
         return _machine_by_dimensions(_read_yaml(path), name)
     if any("SrcID" in line or line.startswith("NPUs Count") for line in first_lines):
         return _read_tacos(path, name)
-    # only roughly: `_read_ns3` requires 3 counts, or 5 and the type of GPU (SimAI)
+    # a rough test: `_read_ns3` requires 3 counts, or 5 and the type of GPU (SimAI)
     if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first_lines[0]):
         return _read_ns3(path, name)
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")
@@ -278,7 +278,7 @@ class _Links:
 
 def _read_ns3(path: str, name: str) -> Probed:
     """Read a head (the counts), the numbers of switches, then a line per cable: source, destination, rate, delay."""
-    # without the lines that `_first_lines` leaves out, so that there is a first one
+    # the lines that `_first_lines` returns, so that there is a first one, and all after them
     lines = (
         (number, line.split())
         for number, line in read_lines(path)

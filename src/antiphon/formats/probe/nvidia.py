@@ -91,7 +91,7 @@ def read(
 
 
 def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
-    """Read the box, before it is converted to a topology."""
+    """Read the box, before it is converted to a topology. `pcie_gen`, `nvlink`: as for `read`."""
     output = _SmiOutput()
     for path in paths:
         _Reader(output).read_file(path)
@@ -286,7 +286,7 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
         if numa not in ("N/A", "-1"):
             join_groups(groups[_SOCKET], index_of[gpu], first_gpu_of_numa.setdefault(numa, index_of[gpu]))
     device_of: dict[tuple[int, int], int] = {}  # (level, first member of a group) -> its bridge or switch
-    shows_paths = bool(output.cells or output.numa)
+    shows_paths = bool(output.cells or output.numa)  # else no device has a parent
     for peer in members:
         parent = -1
         # from the socket down; each group becomes a device once
@@ -320,7 +320,7 @@ def _guess_gpu_type(output: _SmiOutput, gpus: list[str]) -> GpuType | None:
         return H100
     if len(gpus) < _MIN_GPUS_TO_GUESS:
         return None
-    # direct links: a row adds up to all links; NVSwitches: every cell shows all links
+    # direct links: a row adds up to all links; NVSwitches, which P100 lacks: every cell shows all links
     rows = {sum(output.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
     candidates = [
         gpu_type
@@ -333,7 +333,10 @@ def _guess_gpu_type(output: _SmiOutput, gpus: list[str]) -> GpuType | None:
 def _add_nvlinks(
     box: Box, output: _SmiOutput, gpus: list[str], gpu_type: GpuType | None, requested_speed: Fraction | None
 ) -> None:
-    """Add the NVLinks of the matrix to the box: between GPUs, or from GPUs to NVSwitches."""
+    """Add the NVLinks of the matrix to the box: between GPUs, or from GPUs to NVSwitches.
+
+    `gpu_type`: None if unknown. `requested_speed`: bytes per second of one NVLink, if the user states it.
+    """
     reported_speeds = [speed for links in output.links.values() for speed in links.values() if speed]
     link_bandwidth = requested_speed or (
         nominal_speed(max(reported_speeds)) if reported_speeds else (gpu_type.link if gpu_type else NVLINK)

@@ -49,6 +49,7 @@ _TITLES = (
 # A key of the JSON: what is listed for a pair of GPUs
 _PAIR = re.compile(r"\(Topology\) (.{1,40}?) (?:between )?DRM devices ([0-9]{1,4}) and ([0-9]{1,4})")
 _AMD_SMI = re.compile(r'\s*(\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"')  # how the JSON of amd-smi begins
+# keys whose values name the model or the generation of a GPU; PCI addresses, by which amd-smi calls GPUs
 _NAME = re.compile(r"card series|device name|card model|gfx version|market", re.IGNORECASE)
 _BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 Table = dict[tuple[str, str], str]  # pair of GPUs -> the text of the cell
@@ -57,7 +58,7 @@ Table = dict[tuple[str, str], str]  # pair of GPUs -> the text of the cell
 class _AmdLink(msgspec.Struct):
     """The path from a GPU to another in the JSON of `amd-smi topology`."""
 
-    gpu: Annotated[int, msgspec.Meta(ge=0, lt=10_000)]
+    gpu: Annotated[int, msgspec.Meta(ge=0, lt=10_000)]  # the other GPU
     weight: int | str = ""
     link_type: str = ""
     bandwidth: str = ""  # minimum-maximum, MB/s

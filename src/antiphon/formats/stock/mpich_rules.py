@@ -47,7 +47,7 @@ COLLECTIVES = {
     "reduce": MpichCollective("reduce", "avg_msg_size"),
     "reducescatter": MpichCollective("reduce_scatter_block", "total_msg_size"),
 }
-# What a call must be for an algorithm to be right for it; other calls go as without rules.
+# Conditions of the tree that a call must meet for an algorithm to be right for it; other calls go as without rules.
 COMMUTES, BUILT_IN, ENOUGH_ELEMENTS, PARENT = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
 NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("allreduce", "recursive_multiplying"): (COMMUTES,), ("allreduce", "ring"): (COMMUTES,),
@@ -59,6 +59,7 @@ NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }  # fmt: skip
 # (kind, algorithm) -> the type of its tree, which a rule must name: the library's default, with which it was measured.
 TREES = {("allreduce", "tree"): "knomial_1", ("broadcast", "tree"): "kary", ("broadcast", "pipelined_tree"): "kary"}
+# (algorithm of a range, None if the library chooses; the library's own branch) -> the branch to write
 Branch = Callable[[MeasuredAlgorithm | None, Tree], Tree]
 
 
@@ -134,7 +135,7 @@ def _by_size(
         # Sizes of the plan are those of the whole buffer; MPICH may count a block.
         stop = -(-size_range.stop // count) if size_rule.of_block else size_range.stop
         condition = f"{size_rule.size}<{stop}" if stop <= MAX_PARAMETER else f"{size_rule.size}<={MAX_PARAMETER}"
-        # A range in which no size is a whole number of blocks has the condition of the range before, which holds.
+        # A range in which no size is a whole number of blocks has the condition of the one before, whose branch stays.
         branches.setdefault(condition, branch(size_range.value, own))
         if stop > MAX_PARAMETER:  # the last condition that a number can express
             break
@@ -180,7 +181,10 @@ def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
 
 
 def _to_mpir(leaf: str) -> Branch:
-    """Return what makes a branch of CH4's tree: where there is a rule nothing fits, so that MPIR's tree decides."""
+    """Return what makes a branch of CH4's tree: where there is a rule nothing fits, so that MPIR's tree decides.
+
+    `leaf`: any algorithm that this MPICH knows, as a branch must end in one; it is never chosen.
+    """
 
     def branch(algorithm: MeasuredAlgorithm | None, own: Tree) -> Tree:
         # calls that come here have an intracommunicator, so that this condition never holds

@@ -19,12 +19,12 @@ from typing import Any
 from antiphon.core.files import read_bytes, reading
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 
-Tree = dict[str, Any]
+Tree = dict[str, Any]  # condition, or leaf -> the tree below it; {} below a leaf without parameters
 MPIR, CH4 = "MPIR", "CH4"
 _MAX_TREE_BYTES = 2**20  # of one tree in a library: how far its end is searched for
 # A string that occurs in only one of the trees: nonblocking algorithms (MPIR_I...) are in that of MPIR alone.
 _MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}
-LEAVES = ("algorithm=", "composition=")
+LEAVES = ("algorithm=", "composition=")  # how the keys of leaves begin; a composition is an algorithm of CH4
 
 
 @dataclass(frozen=True, eq=False)

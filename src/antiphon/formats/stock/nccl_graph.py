@@ -137,6 +137,7 @@ def _channel_speed(
     machine: Topology, schedule: Schedule, entry_orders: Sequence[CircleOrder], counts: Sequence[int]
 ) -> tuple[str, bool]:
     """Return the GB/s of every channel when all are in use, and whether all links used are NVLinks."""
+    # `route`: per row of the schedule the number of its route; `table`: by that number the links of the route
     resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
     resources = machine.resources
     # Channels per resource: a channel gets an equal share of the slowest resource. (order.rows: the schedule's rows

@@ -34,9 +34,9 @@ from antiphon.formats.stock.ranges import first_plan, merge_ranges, notes_of, pl
 from antiphon.options import parse_yes
 from antiphon.units import format_ends, format_size
 
-FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
+FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"  # HEAD: the first line, the form of the file and its version
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
-PROTOCOLS = ("auto", "simple", "ll", "ll128")
+PROTOCOLS = ("auto", "simple", "ll", "ll128")  # auto: NCCL chooses the protocol
 MAX_CHANNELS, MAX_CHUNK = 64, 2**30  # MAXCHANNELS of NCCL from 2.25 on; bytes, beyond any buffer in use
 MIN_SPEEDUP = 1.005  # less prints as 1x
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
@@ -62,6 +62,7 @@ SUPPORTED = {  # NCCL's algorithm -> the collectives that it serves
     "collnet-chain": ("allreduce",),
     "pat": ("allgather", "reducescatter"),
 }
+# NCCL's algorithms, in the order of its numbers
 ALGORITHMS = ("tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat")
 _BY_PLANNER = {planner: family for family, planners in FAMILIES.items() for planner in planners}
 
@@ -217,11 +218,16 @@ def _library_on(machine: Topology) -> LibraryModel | None:
 
 
 def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven: bool) -> TunerRule:
-    """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model."""
+    """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model.
+
+    `library`: that model, None if it has no figures of the machine. `unproven`: also without a gain by the model.
+    """
     claim = library_claim(entry)
     if claim is not None and claim["name"] in ("NCCL", "RCCL"):
         return _measured_rule(entry)
     family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind
+    # `served_by` is LIBRARY where a measured table leaves the range to the library, as it was faster or (claim
+    # "measured" false) was not measured there; it is the library's name where predictions leave it
     if entry.served_by == LIBRARY and entry.claims.get("measured") is False:
         return TunerRule(algorithm="", reason="nothing was measured")
     if entry.served_by == LIBRARY or (entry.served_by and not unproven):
@@ -262,6 +268,7 @@ def _measured_rule(entry: Entry) -> TunerRule:
     if kind not in SUPPORTED["ring"]:  # the ring serves all collectives for which NCCL asks a tuner
         return TunerRule(algorithm="", reason=f"no tuner chooses for {kind}")
     rows = entry.claims.get("measurements")
+    # by size: the library's time with these settings divided by that of its own choice
     ratios = (
         [row.get("library_over_default") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     )
@@ -275,6 +282,7 @@ def _measured_rule(entry: Entry) -> TunerRule:
 def _gains_by_size(library: LibraryModel, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
     """Return the library's speedup by this algorithm over its own choice, by size; {} if unknown."""
     last = MAX_MODELLED if entry.stop is None else min(entry.stop - 1, MAX_MODELLED)
+    # sizes that double, from the first of the range that the model describes, and the last one
     sizes = [max(entry.start, min(MIN_MODELLED, last))]
     while 2 * sizes[-1] < last:
         sizes.append(2 * sizes[-1])

@@ -26,6 +26,7 @@ export const speed = (value) => {
   return Number((value / scale).toPrecision(4)) + " " + unit;
 };
 export const ratio = (value) => (value == null ? "-" : Number(value.toPrecision(3)) + "x");
+// One decimal below 10 %; 9.95 % and more round up to that.
 export const percent = (value) => (value * 100).toFixed(value < 0.0995 && value > 0 ? 1 : 0) + " %";
 export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;

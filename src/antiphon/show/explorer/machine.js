@@ -27,7 +27,7 @@ export class MachineView {
     this.cut = null;
     this.surface = new Surface("machine", "The machine", (...parts) => this.draw(...parts));
     this.view = null; // {scale, x, y}; null: all of it
-    this.layers = new Map();
+    this.layers = new Map(); // "below" and "above" what moves -> the picture drawn last, see `layer`
     this.levels = machine.levels.map((level) => this.prepare(level));
     this.listenToPointer();
   }
@@ -271,7 +271,7 @@ export class MachineView {
     for (const number of side) {
       const node = scene.level.nodes[number], [x, y] = scene.at(node);
       ctx.beginPath();
-      ctx.arc(x, y, (node.halfWidth + 9) * scene.view.scale + 3, 0, 7);
+      ctx.arc(x, y, (node.halfWidth + 9) * scene.view.scale + 3, 0, 2 * Math.PI);
       ctx.fill();
     }
     ctx.globalAlpha = 1;

@@ -33,8 +33,10 @@ def machine_json(topology: Topology) -> dict[str, Any]:
     graph = graph_of(topology)
     kinds = sorted({edge.kind for edge in graph.edges})
     colours = kind_colours(graph)
-    # by decreasing number of nodes; a level that folds nothing has as many as the one before, and takes its place
+    # levels by number of nodes, which decreases; a level that folds nothing has as many as the one before, and takes
+    # its place
     distinct = {len(level.nodes): level for level in fold_levels(graph)}
+    # if all levels are too large, or of one node, the coarsest
     drawn = [level for count, level in distinct.items() if 1 < count <= MAX_NODES] or [*distinct.values()][-1:]
     links = Pack()
     links.add("src", topology.link_src)

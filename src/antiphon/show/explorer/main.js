@@ -17,8 +17,9 @@ const KEYS = [
   ["g", "times, or times over the bound"], ["/", "filter candidates"], ["t", "light, dark, as the system"], ["Esc", "follow nothing"],
 ];
 
-// Written by payload.py. `groups`: one per collective, each with `plans`, `candidates` and `cut` (the links that bound every plan).
-// A plan has `timed`: its predicted times, `timed.recorded`: those of a recorded run; `pack`: its transfers, compressed.
+// Written by payload.py. `groups`: one per collective, each with `plans`, `candidates` and `cut` (the links that bound
+// every plan). A plan has `timed`: its predicted times, `timed.recorded`: those of a recorded run; `pack`: its
+// transfers, compressed. `recorded`: the page is of a trace, without a plan. `points`: a frontier's or sweep's chart.
 const page = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 const runs = new Map(); // times of a plan -> its unpacked transfers (Run)
@@ -372,9 +373,11 @@ function step(by) {
   stop();
   const starts = run.stepStarts, tick = Math.round(state.time * TICKS);
   let at = bisect((i) => starts[i][0], tick, 0, starts.length) - 1 + by;
+  // skip steps that begin at this very moment
   while (by < 0 && at > 0 && starts[at][0] >= tick) at--;
   while (by > 0 && at < starts.length - 1 && starts[at][0] <= tick) at++;
-  update({ time: clamp((starts[clamp(at, 0, starts.length - 1)][0] + 1) / TICKS, 0, 1) });
+  const begin = starts[clamp(at, 0, starts.length - 1)][0];
+  update({ time: clamp((begin + 1) / TICKS, 0, 1) }); // a tick later, so that the step is under way
 }
 
 // ---- keys ----

@@ -130,7 +130,10 @@ def plans_page(
     plans: Mapping[str, Plan], sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None,
     traced: TracedMessages | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the page of plans for one machine. `traced`: the messages of a measured run of a plan, to show as well."""
+    """Return the page of plans for one machine. `traced`: the messages of a measured run of a plan, to show as well.
+
+    `sizes`, `nbytes`, `model`, `profile`: as for `price_plan`, which evaluates them.
+    """
     rows, groups, models, bases = RowBudget(), [], [], []
     for kind, plan in plans.items():
         figures = price_plan(plan, sizes, nbytes, model, profile)
@@ -192,7 +195,10 @@ def _plan_headline(figures: PlanFigures, traced: TracedMessages | None) -> str:
 
 
 def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, model: str) -> dict[str, Any]:
-    """Return the page of a frontier: its points as a chart, each with its schedule."""
+    """Return the page of a frontier: its points as a chart, each with its schedule.
+
+    `sizes`, `nbytes`, `model`: as for `price_plan`, which evaluates them.
+    """
     rows, figures = RowBudget(), None
     candidates: list[Candidate] = []
     ranges: list[Range] = []
@@ -410,7 +416,10 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
 def _plan_json(
     entry: Entry, predictor: Predictor | None, size_range: Range, rows: RowBudget, traced: TracedMessages | None = None
 ) -> dict[str, Any]:
-    """Return the schedule of a range with its transfers over time at the size `size_range.at`."""
+    """Return the schedule of a range with its transfers over time at the size `size_range.at`.
+
+    `predictor`: None if only the name of the profile is known. `traced`: messages of a run of this schedule.
+    """
     bottleneck, terms = size_range.candidate.why[size_range.at]
     if predictor is None:
         timed: dict[str, Any] = {"why": "to play it, write the plan and explore that with --profile"}

@@ -25,9 +25,9 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, list_first
 
-# shapes of a DataTree
+# shapes of a DataTree (there); ANY: the data follow no tree
 OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
-MAX_TREES_OF_ALL_ROOTS = 12  # up to this many trees of several roots are drawn; of more, those of one root
+MAX_TREES_OF_ALL_ROOTS = 12  # up to this many trees of several roots are drawn, of more only those of one root
 
 Pair = tuple[int, int]  # parent, child
 Via = tuple[int, ...]  # switches between two ranks
@@ -40,8 +40,8 @@ class Arrow:
 
     src: int
     dst: int
-    number: int  # depth below the root (1 for the first), or without a tree the step
-    inwards: bool = False  # towards the root
+    number: int  # depth below the root (1 for the first), or without a tree the step, from 1 on
+    inwards: bool = False  # towards the root; without a tree: it reduces
     via: tuple[int, ...] = ()  # switches on the way
 
     @property
@@ -72,8 +72,8 @@ class DataTrees:
     """The distinct trees, those with most data first.
 
     `trees`: each with its share of the data, share / `total`.
-    `root`: the root of all of them; -1 if they have several roots.
-    `roots`: number of roots of the schedule; one or all are here.
+    `root`: the root whose trees these are; -1: those of all roots.
+    `roots`: number of roots of the schedule.
     """
 
     trees: tuple[tuple[int, DataTree], ...]
@@ -116,9 +116,9 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     relation = collective.relation
     # blocks that exactly one rank has at the start (out-trees) or wants at the end (in-trees)
     holders = _single_ranks(relation.pre_block, relation.pre_rank)
-    want = _single_ranks(relation.post_block, relation.post_rank)
+    receivers = _single_ranks(relation.post_block, relation.post_rank)
     blocks = collective.blocks
-    fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, want)) if len(ends) == blocks]
+    fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, receivers)) if len(ends) == blocks]
 
     def count_roots(fit: tuple[str, dict[int, int]]) -> int:
         _, ends = fit
@@ -191,11 +191,11 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     # several pairs exchange sums, there is no tree
     last_pairs = {(src, dst) for step, src, dst, op, _ in rows if step == last_reduction and op == REDUCE}
     exchanges = [(src, dst) for src, dst in last_pairs if src < dst and (dst, src) in last_pairs]
-    # by hop its switches; of several rows of one hop over different routes, the least route
+    # hop (parent, child) -> the switches on it; where rows of a hop take different routes, the least of these
     into: dict[Pair, Via] = {}
     out: dict[Pair, Via] = {}
     for step, src, dst, _, via in rows:
-        leads_out = step > last_reduction or [(src, dst)] == exchanges
+        leads_out = step > last_reduction or [(src, dst)] == exchanges  # the latter for the only exchange
         if shape == IN or (shape == ANY and not leads_out):
             into[dst, src] = min(via, into.get((dst, src), via))
         else:
@@ -207,8 +207,8 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     # rank -> depth; None if the hops are not a tree below the root
     inward_depth, outward_depth = _tree_depths(root, into), _tree_depths(root, out)
     if inward_depth is None or outward_depth is None or root < 0:
-        steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
-        return DataTree(ANY, root=-1, arrows=tuple(sorted(steps, key=_arrow_order)))
+        arrows_by_step = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
+        return DataTree(ANY, root=-1, arrows=tuple(sorted(arrows_by_step, key=_arrow_order)))
     # reduction and broadcast over the same links are drawn as one tree
     is_mirrored = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
     kind = SAME_BOTH_WAYS if is_mirrored else OUT if not into else IN if not out else IN_AND_OUT

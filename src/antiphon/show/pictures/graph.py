@@ -27,7 +27,7 @@ _CONTAINER = re.compile(r"((?:host|box|node|group|dc)\d+)/")
 class DrawnNode:
     """A node as drawn: a rank, a switch, or a stack of ranks that are drawn as one.
 
-    `place`: its path in the machine, such as "host0/gpu3".
+    `shape`: RANK, SWITCH or STACK. `place`: its path in the machine, such as "host0/gpu3".
     `ranks`: the ranks that it stands for.
     `members`: the nodes of the machine that it stands for, if they are several.
     """
@@ -121,7 +121,7 @@ def graph_of(topology: Topology) -> DrawnGraph:
     nodes = [DrawnNode(RANK, str(r), topology.places[r], (r,)) for r in range(topology.ranks)]
     for switch in range(topology.ranks, topology.nodes):
         place = topology.places[switch]
-        label = place.rpartition("/")[2]
+        label = place.rpartition("/")[2]  # routers of grids are many, and drawn small without one
         nodes.append(DrawnNode(SWITCH, "" if label == "router" else label[:16], place))
     # shared limits: those of both directions ("card0 out", "card0 in") become one ("card0") if they are equal
     limit_names: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link

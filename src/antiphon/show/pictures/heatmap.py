@@ -95,7 +95,7 @@ class Panel:
 
 
 def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_width: float = MAX_WIDTH) -> str:
-    """Return a picture: for every collective (or just one) a panel per planner that was swept, side by side.
+    """Return a picture: for every collective (or just `kind`) a panel per planner that was swept, side by side.
 
     Rows: the values; columns: sizes; colour: seconds divided by those of the planner's best value at this size, which
     is marked. O(cells).
@@ -148,7 +148,7 @@ def panels(tuning: Tuning, kind: str) -> list[Panel]:
     fastest = [
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
-    swept = settings(tuning.of(kind), tuning.sweep, tuning.sizes)
+    swept = settings(tuning.of(kind), tuning.sweep, tuning.sizes)  # planner -> setting -> seconds per size
     return [_panel_of(planner, by_setting, fastest) for planner, by_setting in swept.items() if len(by_setting) > 1]
 
 
@@ -161,7 +161,7 @@ def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fas
     rows = tuple(list(by_setting)[row] for row in shown)
     keys = {key for setting in by_setting for key, _ in setting}
     key, labels = "", tuple(options_text(dict(setting)) for setting in rows)
-    if len(keys) == 1:
+    if len(keys) == 1:  # only one option was swept: its values alone are the labels
         (key,), labels = keys, tuple(str(value) for ((_, value),) in rows)
     longest = max(map(len, labels))
     # Cells as wide as the label of the best value above them, if it is short: some 6.8 pixels per character.
@@ -217,6 +217,7 @@ def _draw_panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
     return out
 
 
+# style of a label that is centred below the cells
 _MIDDLE = 'text-anchor="middle" font-size="11"'
 
 
@@ -224,6 +225,7 @@ def _level_of(panel: Panel, row: int, size: int) -> int:
     """Return the number in LEVELS of a cell."""
     fastest = panel.seconds[panel.best[size]][size]
     ratio = panel.seconds[row][size] / fastest if fastest > 0 else 1.0
+    # TIE: the relative difference up to which times count as equal
     return next(i for i, level in enumerate(LEVELS) if ratio <= level.max_ratio * (1 + TIE))
 
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from antiphon.show.pictures.graph import RANK, SWITCH, DrawnGraph
 
 Point = tuple[float, float]
-_MARGIN = 26.0
+_MARGIN = 26.0  # around a drawing
 _LEVEL = 84.0  # between levels of switches
 _TOP = -math.pi / 2  # the angle of the point above the centre of a circle
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
@@ -44,7 +44,7 @@ _DEPTH = {
     1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15), 6: (250.0, 0.13),
     7: (275.0, 0.115), 8: (300.0, 0.105),
 }  # fmt: skip
-_FLAT = (120.0, 0.0)  # the same for more layers, which are drawn side by side
+_FLAT = (120.0, 0.0)  # distance and shift for more layers, which are drawn side by side
 
 
 class Frame(NamedTuple):

@@ -48,7 +48,10 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     # Ends of the axes, as logarithms, with margins. (frame.x and frame.y take prices and times themselves.)
     min_price, max_price = math.log10(min(prices)) - 0.03, math.log10(max(prices)) + 0.03
     min_time, max_time = math.log10(min(times)) - 0.02, math.log10(max(times)) + 0.08
-    frame = Frame(70, 56, WIDTH - 90, HEIGHT - 116, min_price, max_price, min_time, max_time)
+    frame = Frame(
+        left=70, top=56, width=WIDTH - 90, height=HEIGHT - 116, min_x=min_price, max_x=max_price, min_y=min_time,
+        max_y=max_time,
+    )  # fmt: skip
     bottom = frame.top + frame.height
     shared = shared_prefix([m.machine for m in machines])
     title = "relative time against price: the lower the faster, the line joins the best for their price"

@@ -97,7 +97,7 @@ def stroke_widths(graph: DrawnGraph, unit: Fraction) -> dict[Fraction, float]:
         return {}
     ratio = float(speeds[-1] / speeds[0])
     power = 1.0 if ratio <= MAX_WIDTH_RATIO else math.log(MAX_WIDTH_RATIO) / math.log(ratio)
-    # the thinnest line: 1.8 pixels for a unit link, more for a faster one
+    # the thinnest line: 1.8 pixels for a unit link, more for a faster one, but less if the widest had over 10 pixels
     thin = min(max(1.8, 1.8 * math.sqrt(speeds[0] / unit)), 10 / ratio**power)
     return {speed: thin * float(speed / speeds[0]) ** power for speed in speeds}
 
