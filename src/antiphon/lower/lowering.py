@@ -271,12 +271,12 @@ def _add_transfers(
     is_late_read = (copies.place[read] >= 0) & (prepared.time > 0) & (line.pieces[schedule.chunk] == 1)
     from_copy = np.flatnonzero(is_late_read & (schedule.src != schedule.dst))
     source[from_copy] = copies.place[read[from_copy]]
-    arrives, reads = _add_messages(prepared, movement, table, target, source)
-    table.wait(reads[from_copy], copies.operation[read[from_copy]])
+    arrives, readers = _add_messages(prepared, movement, table, target, source)
+    table.wait(readers[from_copy], copies.operation[read[from_copy]])
     # Copies inside a rank: one fold with a single operand each.
     rows = movement.inner
     chunk, rank = schedule.chunk[rows], schedule.src[rows]
-    arrives[rows] = reads[rows] = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * prepared.time[rows], chunk)
+    arrives[rows] = readers[rows] = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * prepared.time[rows], chunk)
     for base in (target, source):
         table.part(arrives[rows], line.begin[chunk], line.end[chunk], base[rows])
     # A version is written by the fold of its group, or directly by the operation that brings its only row.
@@ -285,15 +285,15 @@ def _add_transfers(
     group = values.group[write]
     writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
     # Rows without a reader so far reduce inside a rank: their fold reads the operand at its place.
-    direct = np.flatnonzero(reads < 0)
-    reads[direct] = fold_of[group[direct]]
+    local_rows = np.flatnonzero(readers < 0)
+    readers[local_rows] = fold_of[group[local_rows]]
     # Operands without a row are a rank's own values, read by the fold itself. The others come from rows whose data wait
     # in scratch for their fold.
     own_values, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
     from_rows = from_rows[movement.waiting[values.row[from_rows]]]
     table.wait(fold_of[values.owner[from_rows]], arrives[values.row[from_rows]])
     all_read = np.concatenate([read, values.operand[own_values]])
-    return _Accesses(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own_values]]]))
+    return _Accesses(arrives, writer, all_read, np.concatenate([readers, fold_of[values.owner[own_values]]]))
 
 
 def _mark_joints(movement: DataMoves, joint: Ints, accesses: _Accesses, table: OperationTable) -> None:
@@ -403,15 +403,15 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     ([1, -1, -1, -1, -1, 3], [0, -1, -1, -1, -1, 1])
     """
     outputs, line, versions = prepared.analysis.outputs, prepared.line, prepared.values.version_table
-    entry = find_positions(prepared.analysis.inputs.cell, outputs.cell)
+    input_row = find_positions(prepared.analysis.inputs.cell, outputs.cell)
     # Outputs whose last version is the initial one, or that have no version (-1): no row writes them.
     is_unwritten = (prepared.last < 0) | versions.initial[prepared.last] if len(versions) else prepared.last < 0
-    rows = np.flatnonzero(is_unwritten & (entry >= 0))
+    rows = np.flatnonzero(is_unwritten & (input_row >= 0))
     # In place the input is already where the output is.
-    rows = rows[prepared.places.inputs[entry[rows]] != prepared.places.outputs[rows]]
+    rows = rows[prepared.places.inputs[input_row[rows]] != prepared.places.outputs[rows]]
     rows = rows[np.lexsort((line.position[outputs.chunk[rows]], outputs.rank[rows]))]
     chunk, rank = outputs.chunk[rows], outputs.rank[rows]
-    source, target = prepared.places.inputs[entry[rows]], prepared.places.outputs[rows]
+    source, target = prepared.places.inputs[input_row[rows]], prepared.places.outputs[rows]
     starts, last = _find_intervals(line, chunk, rank, source, target)
     time = np.ones(int(starts.sum()), np.int64)  # that of folds of step 0
     number = table.add(FOLD, rank[starts], rank[starts], 1, time, chunk[starts])
@@ -451,8 +451,8 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     outputs, members = prepared.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([pieces for _, _, _, pieces, _, _ in table.columns])
     # Readers of the initial content of places that are overwritten.
-    old = versions.initial[accesses.read]
-    version, reader = accesses.read[old], accesses.reader[old]
+    reads_initial = versions.initial[accesses.read]
+    version, reader = accesses.read[reads_initial], accesses.reader[reads_initial]
     # A place is rank * members + the member at the other end. The block that sender i has for receiver j is
     # j * members + i: inputs lie by receiver (//), outputs by sender (%).
     read_place = versions.rank[version] * members + prepared.schedule.chunks.block[versions.chunk[version]] // members
@@ -523,11 +523,11 @@ def _order_stretches(
     # Pairs (stretch, operation that uses it): the fold that takes a waiting row, and every reader of a version there.
     waiting_rows = np.flatnonzero(movement.waiting)
     folder = accesses.writer[prepared.values.version_table.write[waiting_rows]]
-    inside = movement.base[accesses.read] >= len(prepared.places)
+    in_scratch = movement.base[accesses.read] >= len(prepared.places)
     stretch = np.concatenate(
-        [movement.stretch[waiting_rows], movement.base[accesses.read[inside]] - len(prepared.places)]
+        [movement.stretch[waiting_rows], movement.base[accesses.read[in_scratch]] - len(prepared.places)]
     )
-    user = np.concatenate([folder, accesses.reader[inside]])
+    user = np.concatenate([folder, accesses.reader[in_scratch]])
     writer = accesses.arrives[movement.head]
     # A stretch that is never read is in use by its writer alone.
     is_unread = np.ones(len(head), bool)

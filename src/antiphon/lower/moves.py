@@ -1,9 +1,9 @@
 """Second stage of lowering: decide where transferred data go, which values are combined, and how scratch is reused.
 
-Input is the first stage (rows.py): the places of all values. All blocks stand one behind the other on a *line*; the
+The input is the first stage (rows.py): the places of all values. All blocks stand one behind the other on a *line*; the
 borders of chunks are *points* on it, at units + numerators / denominator, in units of weight. A *place* is a rank, a
-user's buffer, and the shift from positions on the line to positions in the buffer. Output is `DataMoves`, `Folds` and
-`Slots`, which lowering.py converts to operations.
+user's buffer, and the shift from positions on the line to positions in the buffer. The output is `DataMoves`, `Folds`
+and `Slots`, which lowering.py converts to operations.
 
 - A *row* of the schedule (a transfer) goes straight to the place of its value, or into a *stretch* of scratch (buffer
   space of the program). It goes there if its value has no place in a user's buffer, or to wait until a fold
@@ -175,9 +175,9 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
 
     `staged`: every row from rank to rank goes into scratch. The arrays of `Values` used here are, per version: `place`
     (-1: in scratch), `overwritten` (the next version has the same place), `read_at_overwrite` (it is read in the step
-    that writes that), `moment` (of its step; rows have `time`, on the same scale), `group`. Per group: `version` (that
-    it writes), `count` (of its operands), `first` (operand). Per operand: `row` (that brings it, -1: the cell's own
-    value), `owner` (its group).
+    that writes the next one), `moment` (of its step; rows have `time`, on the same scale), `group`. Per group:
+    `version` (that it writes), `count` (of its operands), `first` (operand). Per operand: `row` (that brings it, -1:
+    the cell's own value), `owner` (its group).
 
     Rank 0 of `core.example.star` adds the data of rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows 2
     and 3 go straight to the outputs of ranks 1 and 2.
@@ -248,7 +248,7 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
 
 def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
     """Return the crossing rows by message and, within it, by position of their data; the message of each row; and
-    whether it continues where the row before ends. O(n log n).
+    whether it continues where the row before ends. `local`: by row, whether it stays in its rank. O(n log n).
 
     Rows 1, 2, 0 are one message, with thirds 0, 1 and 2 of a block:
 
@@ -261,16 +261,17 @@ def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bool
     schedule, line = prepared.schedule, prepared.line
     rows, table = np.flatnonzero(~local), messages(schedule)
     chunk, slots = schedule.chunk[rows], schedule.slots
-    inside: list[tuple[NDArray[Any], int]] = [(line.position[chunk], len(line.position))]
+    keys_within: list[tuple[NDArray[Any], int]] = [(line.position[chunk], len(line.position))]
     if slots > 1:
-        inside += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
-    order = order_of(*pack_columns((table.of_row[rows], len(table)), *inside))
+        keys_within += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
+    # `pack_columns` makes one sort key of columns, each given with a bound of its values.
+    order = order_of(*pack_columns((table.of_row[rows], len(table)), *keys_within))
     rows = rows[order]
-    chunk, new = schedule.chunk[rows], run_starts(table.of_row[rows])
+    chunk, starts_message = schedule.chunk[rows], run_starts(table.of_row[rows])
     # Pipelined chunks stay separate: each piece is sent at its own time.
-    joined = ~new & (line.pieces[chunk] == 1)
+    joined = ~starts_message & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
-    return rows, np.cumsum(new) - 1, joined
+    return rows, np.cumsum(starts_message) - 1, joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +331,7 @@ def folds(prepared: Prepared, movement: DataMoves) -> Folds:
     fold = np.full(len(movement.folded), -1, np.int64)
     fold[groups] = np.cumsum(~joined) - 1
     head = groups[~joined]
-    tail = groups[np.append(~joined[1:], True)[: len(groups)]]
+    tail = groups[np.append(~joined[1:], True)[: len(groups)]]  # [: len]: without groups, append makes one entry
     operand_count = values.count[head]
     operands = concat_ranges(values.first[head], operand_count)
     return Folds(fold, head, tail, operands, operand_count, base)

@@ -95,7 +95,7 @@ class BufferPlaces:
 
     @staticmethod
     def of(schedule: Schedule, line: DataLine, ends: tuple[BufferCells, BufferCells], in_place: bool) -> BufferPlaces:
-        """Return the places of all inputs and outputs. O(n log n).
+        """Return the places of all inputs and outputs. O(n log n). `ends`: the cells of inputs, and those of outputs.
 
         An allgather among two: ranks 0 and 1 each have an input (0) and an output (1).
 

@@ -10,6 +10,7 @@ from antiphon.registry import PlannerCapabilities as Can
 ROOTLESS = ("allgather", "reducescatter", "allreduce")  # every rank gets a result: they have no root
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 ALL_ROOTS = (*ROOTLESS, "alltoall")  # every rank is a root: plans have about ranks^2 rows, so `most` limits them
+# The machines on which planners work, as phrases for listings:
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
 IN_SWITCHES = "any whose ranks are joined by switches that multicast and reduce (for broadcast, allgather: multicast)"
@@ -27,7 +28,8 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
     return [{"pieces": depth} for depth in depths]
 
 
-# The fields of `PlannerCapabilities` used here; `tune` reads them.
+# The fields of `PlannerCapabilities` used here; `tune` reads them. The first two have no names below: the collectives
+# that the planner plans, and the machines on which it does.
 #   effort       time to plan and verify on many ranks, relative to a schedule with one transfer per pair of ranks (1.0)
 #   most         by collective, the greatest number of ranks; the planner is refused on more
 #   sweep        option sets that `tune` tries, by default only the defaults ({})

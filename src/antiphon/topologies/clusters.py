@@ -234,7 +234,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
 # Polaris shows NV4 for every pair). The paper writes "600 Gbps" for NVLink: NVIDIA's 600 GB/s are meant, both ways, per
 # GPU. A Slingshot 11 card carries 200 Gbit/s. The dragonfly between nodes is modelled as one switch: like the paper's
 # simulator, this models contention at devices and at cards, not inside the fabric.
-SLINGSHOT = Fraction(25 * 10**9)
+SLINGSHOT = Fraction(25 * 10**9)  # bytes per second of a card, each way
 
 
 def delta(*, nodes: int = 16) -> Topology:

@@ -73,7 +73,7 @@ def degrade_machine(
         chosen = _choose_fraction(failures.all_items(of), fraction, seed)
         if remaining is None:
             dropped += chosen
-        for item in chosen if remaining is not None else ():
+        for item in chosen if remaining is not None else ():  # slow, not gone
             failures.slow(item, str(remaining))
     for item in dropped:
         failures.drop(item)
@@ -184,7 +184,7 @@ class _Failures:
     def cards(self) -> dict[str, _Item]:
         """Network cards by name: shared limits, links of a rank to another host, and cards that no link uses yet."""
         topology, cards = self.topology, {}
-        shared: dict[str, list[int]] = {}
+        shared: dict[str, list[int]] = {}  # name of a card -> numbers of its limits
         for number, limit in enumerate(topology.limits):  # a card has a limit for each direction: "nic1 out", "nic1 in"
             name = limit.name.removesuffix(" out").removesuffix(" in")
             shared.setdefault(name, []).append(number)
@@ -212,6 +212,7 @@ class _Failures:
         topology = self.topology
         name, colon, kind_or_number = text.rpartition(":")
         kinds = {t.kind for t in topology.types}
+        # a colon before anything but a number or a kind belongs to the name
         if not colon or not (kind_or_number.isdigit() or kind_or_number in kinds):
             name, kind_or_number = text, ""
         a, b = pair_of(topology, name)

@@ -81,7 +81,7 @@ def connect_boxes(
     links = sum(box.links + 2 * len(cards.ports) for box, cards in boxes) + 2 * len(fabric.trunks)
     check_node_count(sum(box.nodes for box, _ in boxes) + len(fabric.switches), name)
     check_link_count(links, name, MAX_LISTED)
-    # cables from ports to their first switch, then trunks between switches
+    # cables from ports to their first switch, then trunks between switches; an end is (box, node) or a switch's name
     cables: list[tuple[End, End, LinkType]] = []
     card_limits: list[Card] = []
     for b, (box, cards) in enumerate(boxes):

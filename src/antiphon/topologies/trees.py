@@ -28,7 +28,7 @@ from antiphon.topologies.options import (
 
 EXAMPLE = "4x8 (4 switches of 8 ranks), 2x(3+5) (2 switches, of 3 and of 5) or 16x(8*32+8*16)"
 _MAX_TEXT = 200  # characters of `fanouts`
-_MAX_LEVELS = 16
+_MAX_LEVELS = 16  # of switches, one below the other
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class TreeNodes:
 
     links: list[Link]  # (source node, destination node, type)
     places: list[str]  # of all nodes
-    ranks: int  # how many
+    ranks: int  # the number of ranks
     switches: int
 
 

@@ -1,9 +1,9 @@
 """Gigabyte Z52: eight AMD MI50 in two xGMI islands of four, joined by PCIe (SCCL, Figure 3 and 5.1.2, 5.2.2).
 
-Three GPUs of an island sit on one socket and one on the other: GPU 1 of the island 1, 4, 6, 7, and GPU 5 of the island
-0, 2, 3, 5. 33 GB/s over xGMI and 27 GB/s over
-PCIe 4.0 x16 are what SCCL 5.1.2 measured. Its text names the islands' members only in part; the rings are those
-that RCCL lists for this box (rome_models.cc, model 23). Latencies are assumed.
+Three GPUs of an island sit on one socket and one on the other: of the island 1, 4, 6, 7 that is GPU 1, of the island 0,
+2, 3, 5 GPU 5. SCCL measured 33 GB/s over xGMI and 27 GB/s over PCIe 4.0 x16 (5.1.2). Its text names the members of the
+islands only in part; the rings are those that RCCL lists for this box (rome_models.cc, model 23). Latencies are
+assumed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from fractions import Fraction
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.topologies.links import GB, XGMI_LATENCY
 
+# bytes per second, each way
 MEASURED_XGMI = Fraction(33 * GB)
 MEASURED_PCIE = Fraction(27 * GB)
 _PCIE_LATENCY = 1e-6  # assumed: through one host bridge

@@ -145,7 +145,7 @@ class Blocks:
     unit: int  # chunks per weight 1 of a block of the collective
     sizes: list[tuple[int, int, int]]  # per rank: chunks of input, output and scratch
     ranks: list[list[NumberedBlock]]  # per rank its thread blocks
-    channels: int
+    channels: int  # their number
 
 
 def number_blocks(
@@ -184,7 +184,7 @@ class _Cells:
 
 
 def _number_scratch(rank_blocks: list[Block], first: int, size: int) -> list[int]:
-    """Return the new number of each chunk of scratch: unused chunks are left out.
+    """Return the new number of each chunk of scratch: only used chunks are counted. Entries of unused ones are void.
 
     `first`: the first cell of scratch. `size`: chunks of scratch.
     """
@@ -203,23 +203,23 @@ def _number_scratch(rank_blocks: list[Block], first: int, size: int) -> list[int
 
 def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: RuntimeLimits) -> list[NumberedBlock]:
     """Return the numbered blocks of a rank. Waits beyond the first of a step become steps of their own (nop)."""
-    awaited = {awaited_step.block for block in rank_blocks for step in block.steps for awaited_step in step.waits}
-    if len(awaited) > limits.waited:
+    awaited_steps = {awaited for block in rank_blocks for step in block.steps for awaited in step.waits}
+    awaited_blocks = {step.block for step in awaited_steps}
+    if len(awaited_blocks) > limits.waited:
         raise Unsupported(
-            f"rank {rank} waits for {len(awaited)} thread blocks (each receives from one rank); MSCCL can wait only "
-            f"for the first {limits.waited} of a rank; take a planner with fewer partners (recmult, "
+            f"rank {rank} waits for {len(awaited_blocks)} thread blocks (each receives from one rank); MSCCL can wait "
+            f"only for the first {limits.waited} of a rank; take a planner with fewer partners (recmult, "
             "halving-doubling, ring) or fewer ranks"
         )
     # Blocks that others wait for come first: only the first `limits.waited` numbers can be waited for.
-    rank_blocks = sorted(rank_blocks, key=lambda block: block not in awaited)
+    rank_blocks = sorted(rank_blocks, key=lambda block: block not in awaited_blocks)
     number_of = {block: number for number, block in enumerate(rank_blocks)}
-    row_of: dict[BlockStep, int] = {}  # row of a step in its block
+    row_of: dict[BlockStep, int] = {}  # its row in its block; the rows of its further waits precede it
     for block in rank_blocks:
         row = 0
         for step in block.steps:
             row += max(len(step.waits), 1)
             row_of[step] = row - 1
-    flags = {awaited_step for block in rank_blocks for step in block.steps for awaited_step in step.waits}
     numbered_blocks = []
     for block in rank_blocks:
         verbs = {step.verb for step in block.steps}
@@ -227,13 +227,13 @@ def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: Run
         recv = block.recv if verbs & set(RECEIVES) else -1
         numbered_block = NumberedBlock(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
         for step in block.steps:
-            after = [(number_of[awaited_step.block], row_of[awaited_step]) for awaited_step in step.waits]
+            waits = [(number_of[awaited_step.block], row_of[awaited_step]) for awaited_step in step.waits]
             numbered_block.rows += [
-                NumberedStep("nop", src=None, dst=None, count=0, after=awaited, flag=False) for awaited in after[:-1]
+                NumberedStep("nop", src=None, dst=None, count=0, after=awaited, flag=False) for awaited in waits[:-1]
             ]
             src, dst = cells.place_of(step.src), cells.place_of(step.dst)
             numbered_block.rows.append(
-                NumberedStep(step.verb, src, dst, step.count, after[-1] if after else None, flag=step in flags)
+                NumberedStep(step.verb, src, dst, step.count, waits[-1] if waits else None, flag=step in awaited_steps)
             )
         separate_reductions(numbered_block.rows)
         numbered_blocks.append(numbered_block)

@@ -72,17 +72,17 @@ Span = tuple[int, int]  # first cell, and the number of cells
 class Operation:
     """A send, receive, fold or join of the program. (There are millions of operations: empty lists are not created.)"""
 
-    kind: int
+    kind: int  # SEND, RECEIVE, FOLD or JOIN
     rank: int
     when: int  # the program's logical time, which orders operations of all ranks (core/program/kinds.py)
-    peer: int  # the other rank of a message
+    peer: int  # the other rank of a message; unused in folds and joins
     channel: int
     spans: list[Span]  # the cells of a message, in order; of a fold the result, then the operands, all of one length
     waits: list[Operation]  # that must be done before it
     length: int  # cells that it writes or sends
     versions: Sequence[int] = ()  # the versions that it reads, one per cell: a send in order, a fold operand by operand
-    first: int = -1  # the first version that it writes; the others follow it
-    segments: Sequence[Segment] = ()  # of a send and of its receive
+    first: int = -1  # the first version that it writes, which the others follow; -1: it writes none
+    segments: Sequence[Segment] = ()  # of a message; its send and its receive share them
     direct_operands: Sequence[DirectOperand] = ()  # of a receive: the parts of its message that are folded on arrival
     fold_stretches: Sequence[FoldStretch] = ()  # of a fold: the stretches that are folded on arrival
     done: Sequence[BlockStep] = ()  # the steps that it ends with, at most one of each block
@@ -96,7 +96,7 @@ class DirectOperand:
     """Part of a received message that is one operand of a fold."""
 
     offset: int  # in the message
-    count: int
+    count: int  # cells
     fold: Operation
     receive: Operation
     cell: int  # where it lies if it is not folded on arrival
@@ -108,7 +108,7 @@ class FoldStretch:
 
     fold: Operation
     offset: int  # in the fold
-    count: int
+    count: int  # cells
     cell: int  # the first cell of the result
     stored_operands: list[int]  # first cells of the operands that do not arrive; the result's cell first if it is one
     chain: list[Segment]  # the segments that bring the other operands, in the order of arrival
@@ -121,7 +121,7 @@ class Segment:
     send: Operation
     receive: Operation
     offset: int  # in the message
-    count: int
+    count: int  # cells
     src: int  # first cell at the sender
     dst: int  # first cell at the receiver
     fold_stretch: FoldStretch | None = None  # into which it is folded on arrival
@@ -154,7 +154,7 @@ class ProgramValues:
         return chain.from_iterable(self.ranks)
 
     def is_only_reader(self, first: int, count: int, reader: Operation) -> bool:
-        """Return whether `reader` is the only reader of these versions."""
+        """Return whether `reader` alone reads the `count` versions from `first` on."""
         return self.reader[first : first + count] == [reader] * count
 
 

@@ -3,9 +3,10 @@
 In this file a block is a thread block, and a step is one of its instructions (MSCCL's word). The letters of its verb
 say what it does, in order: r receive, a second r reduce, c copy (store), s send; "re" reduces and "cpy" copies inside a
 rank.
-Input are the segments of messages, the stretches of folds, and the tracks, sets of segments that share channels
-(segments.py); output are the blocks of each rank with their steps. `compile_to_blocks` calls `place_steps`. The stage
-is one walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all
+
+The input is the segments of messages, the stretches of folds, and the tracks, sets of segments that share channels
+(segments.py); the output is the blocks of each rank with their steps. `compile_to_blocks` calls `place_steps`. This is
+one walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all
 sends, then all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a
 fold on arrival also for the step before it in its chain). If every block only sends or only receives, the step with the
 smallest time can always proceed (docs/program.md). A block that also forwards what it receives may wait for an empty
@@ -279,7 +280,7 @@ class _Placement:
         numbers of operands in the order in which steps read them.
         """
         length, writer = fold.length, self.values.writer
-        operands_of: dict[Operation, set[int]] = defaultdict(set)
+        operands_of: dict[Operation, set[int]] = defaultdict(set)  # writer -> the operands that have data of it
         for number in range(len(order)):
             # a fold reads `length` versions of each operand, operand by operand; -1 is a user's input
             for version in fold.versions[number * length : (number + 1) * length]:
@@ -349,6 +350,7 @@ class _Placement:
         # The receiving block can forward only to its own peer, in order, and with a verb that exists.
         if block.send != segment.receive.rank or step.index <= block.last_send or step.verb not in FUSED:
             return None
+        # The operation that `step` itself completes: the receive, or the fold on arrival that ends with it.
         producer = parent.receive if parent.fold_stretch is None else parent.fold_stretch.fold
         other_waits = [operation for operation in segment.send.waits if operation is not producer]
         # Everything that the send waits for must be implied by the step that would forward it.
@@ -370,7 +372,7 @@ class _Placement:
         return step
 
     def _reserve_receive(self, segment: Segment, receiver: Block, incoming: StepNeeds) -> None:
-        """Reserve the receive of a segment in a block.
+        """Reserve the receive of a segment in a block. `incoming`: what it waits for.
 
         It is placed at once if the block only receives, has no other receive reserved, and all steps that it waits for
         exist; otherwise after all sends of this time.
@@ -429,30 +431,33 @@ class _Placement:
     # ---- blocks ----
 
     def _find_blocks(self, segment: Segment, outgoing: StepNeeds, incoming: StepNeeds) -> tuple[Block, Block]:
-        """Return the blocks at both ends, on the first channel of the segment's track that has room at both."""
+        """Return the blocks at both ends, on the first channel of the segment's track that has room at both.
+
+        `outgoing`, `incoming`: what the send and the receive wait for.
+        """
         source, target, track = segment.send.rank, segment.receive.rank, segment.track
-        full = self.full_channels[source, target, track]
+        full_count = self.full_channels[source, target, track]
         while True:
-            channel = self._channel_of(track, full)
+            channel = self._channel_of(track, full_count)
             if self._fits_channel(source, channel, track, target, sending=True, needs=outgoing) and self._fits_channel(
                 target, channel, track, source, sending=False, needs=incoming
             ):
                 break
-            full += 1
-        self.full_channels[source, target, track] = full
+            full_count += 1
+        self.full_channels[source, target, track] = full_count
         return self._find_or_make_block(source, channel, track, target, sending=True), self._find_or_make_block(
             target, channel, track, source, sending=False
         )
 
-    def _channel_of(self, track: int, full: int) -> int:
-        """Return the channel of a track after `full` full ones; raise Full if there are no more channels."""
-        channel = self.channels.setdefault((track, full), len(self.channels))
+    def _channel_of(self, track: int, full_count: int) -> int:
+        """Return the channel of a track after `full_count` full ones; raise Full if there are no more channels."""
+        channel = self.channels.setdefault((track, full_count), len(self.channels))
         if channel >= self.limits.channels:
             raise Full
         return channel
 
     def _fits_channel(self, rank: int, channel: int, track: int, peer: int, sending: bool, needs: StepNeeds) -> bool:
-        """Return whether a channel has room at this rank for a step with this peer."""
+        """Return whether a channel has room at this rank for a step that sends to (or receives from) this peer."""
         block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is not None:
             return self._has_room(block, needs)
@@ -464,13 +469,16 @@ class _Placement:
         )
 
     def _peers_of_block(self, rank: int, track: int, peer: int, sending: bool) -> tuple[int, int]:
-        """Return the rank that the block sends to, and the one that it receives from."""
+        """Return the rank that a block sends to, and the one that it receives from.
+
+        `peer` is the former (`sending`) or the latter; the track gives the other.
+        """
         if sending:
             return peer, self.tracks[track].before.get((rank, peer), -1)
         return self.tracks[track].after.get((rank, peer), -1), peer
 
     def _find_or_make_block(self, rank: int, channel: int, track: int, peer: int, sending: bool) -> Block:
-        """Return the block on a channel with this peer, a new one if there is none."""
+        """Return the block on a channel that sends to (`sending`) or receives from this peer, or else a new one."""
         block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is None:
             block = self._new_block(rank, channel, *self._peers_of_block(rank, track, peer, sending))

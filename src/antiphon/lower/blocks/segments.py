@@ -88,6 +88,7 @@ def _find_cuts(values: ProgramValues, max_chunks: int) -> tuple[dict[Operation, 
     edges: dict[Operation, set[int]] = {}
     for send, receive in values.messages:
         operands = receive.direct_operands
+        # One span at either end, and the message is no operand, or one as a whole: nothing to cut.
         if len(send.spans) == len(receive.spans) == 1 and (not operands or operands[0].count == receive.length):
             continue
         operands = receive.direct_operands = sorted(operands, key=lambda operand: operand.offset)
@@ -180,7 +181,7 @@ def _span_ends(message: Operation) -> set[int]:
 
 
 def _cut_fold(fold: Operation, cuts: set[int], stored_operands: list[int]) -> list[FoldStretch]:
-    """Return the stretches of a fold between these cuts."""
+    """Return the stretches of a fold between these cuts. `stored_operands`: their first cells for the whole fold."""
     edges = sorted(cuts | {0, fold.length})
     return [
         FoldStretch(

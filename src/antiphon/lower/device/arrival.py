@@ -27,6 +27,8 @@ from antiphon.planners.shared.rows import Seats
 def arrivals(schedule: Schedule) -> Longs:
     """Return by (rank, block) the place of arrival, counted in blocks. Unsupported if the schedule defines none.
 
+    The blocks of rank 4 in the order of arrival, its own first:
+
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.request import Request
     >>> from antiphon.planners.radix.permrecmult import permrecmult
@@ -42,7 +44,7 @@ def arrivals(schedule: Schedule) -> Longs:
     if (weights != weights[0]).any():
         # a block would arrive at a place of another length
         raise Unsupported("blocks of several lengths have no places to arrive at that are as long")
-    # the planner's layout is by seat; `order` says which rank has which seat
+    # `rule`: {"rule": "arrival", "radices": [3, 3], "ranks": 9}, a layout by seat; `order` names the rank of each seat
     order = (schedule.provenance.get("options") or {}).get("order")
     seating = [int(rank_text) for rank_text in str(order).split(",")] if order else list(collective.members)
     member = Seats.in_order(collective, seating).member
@@ -76,7 +78,7 @@ def cycles(place: Longs) -> list[list[int]]:
 class Arranged:
     """Changes steps so that outputs are filled in order of arrival.
 
-    `places`: of `arrivals`, counted in blocks; `block`: atoms (atoms.py) of one block. All else is counted in atoms.
+    `places`: from `arrivals`, counted in blocks; `block`: atoms (atoms.py) of one block. All else is counted in atoms.
     """
 
     def __init__(self, places: Longs, block: int) -> None:
@@ -96,7 +98,7 @@ class Arranged:
         if step.kind != FOLD:
             cut_moves = [cut_move for move in step.moves for cut_move in self._cut_move(rank, move)]
             return [step._replace(moves=tuple(join_neighbours(sorted(cut_moves, key=_by_peer_and_target))))]
-        if len(step.operands) != 1 or step.moves:  # an allgather only copies, so this is no step of one
+        if len(step.operands) != 1 or step.moves:  # a sum, or a result sent on: no step of an allgather
             raise Unsupported("what is combined does not arrive in an order of its own")
         return [
             step._replace(into=into, operands=(source,), size=size)

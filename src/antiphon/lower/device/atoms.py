@@ -128,7 +128,7 @@ def atoms(program: Program) -> Atoms:
     sizes[:, INPUT], sizes[:, OUTPUT] = input_weight * count, output_weight * count
     np.maximum.at(sizes[:, SCRATCH], region_rank, first + reach)
     length = place_of_point[program.part_end] - begin
-    stride = np.zeros_like(length)  # pieces have no addresses here
+    stride = np.zeros_like(length)  # between the pieces of a part, which have no addresses here
     layout = BufferLayout(
         unit=count, at=place_of_point, buffer=program.base_buffer[base], begin=offset[base] + begin, length=length,
         stride=stride, sizes=sizes,

@@ -1,10 +1,10 @@
 """Convert the steps of ranks to packets for small data: data with flags next to it, which show when it has arrived.
 
-Input are steps (instructions of ranks) with puts, signals and waits (onesided.form); output are steps with packets. A
-**box** is a rank's buffer for packets. Every message has a **slot** of its own in the box of its receiver. So it needs
-neither a credit (the receiver's signal that the place is free) nor a signal that data have arrived. Puts write packets,
-and where a rank waited for a signal it now takes the data out of its box. Folds add packets on arrival, and results to
-be forwarded leave as they are computed.
+The input is steps (instructions of ranks) with puts, signals and waits (onesided.form); the output is steps with
+packets. A **box** is a rank's buffer for packets. Every message has a **slot** of its own in the box of its receiver.
+So it needs neither a credit (the receiver's signal that the place is free) nor a signal that data have arrived. Puts
+write packets, and where a rank waited for a signal it now takes the data out of its box. Folds add packets on arrival,
+and results to be forwarded leave as they are computed.
 
     rank 0: put x into scratch of rank 1; signal 1    becomes    put x as packets into slot 0 of rank 1's box
     rank 1: wait for 0; fold scratch + y into z                  fold slot 0 + y into z
@@ -32,7 +32,8 @@ from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT,
 from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes of a call above which callers do not try packets: they take twice the space of their data
-# Above so many steps of a rank, results are not forwarded as they are computed: the search for them is quadratic.
+# In a stream of a rank with more steps than this, results are not forwarded as they are computed: the search for them
+# is quadratic.
 MAX_FORWARDED_STEPS = 2_000
 
 

@@ -1,9 +1,9 @@
 """Write the table of a rank: what its thread blocks do, as the kernel reads it (docs/device.md, native/table.h).
 
-Input is a program (or schedule), whose steps onesided/ computes; output are 64-bit numbers: a head, then the cuts of
-atoms (atoms.py; `parts` in table.h), classes of slots, regions of scratch, thread blocks, steps and arguments. A table
-does not depend on message size, datatype or operator. A *class* is a size of slots; a *stream* is a list of steps
-(instructions of a rank, onesided/form.py), and each stream is one entry of the thread blocks.
+The input is a program (or schedule), whose steps onesided/ computes; the output is 64-bit numbers: a head, then the
+cuts of atoms (atoms.py; `parts` in table.h), classes of slots, regions of scratch, thread blocks, steps and arguments.
+A table does not depend on message size, datatype or operator. A *class* is a size of slots; a *stream* is a list of
+steps (instructions of a rank, onesided/form.py), and each stream is one entry of the thread blocks.
 
 Example: rank 0 puts two atoms of its input into the output of rank 1, and signals.
 
@@ -55,8 +55,8 @@ MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
 class Table(NamedTuple):
     """The table of one rank."""
 
-    words: Longs
-    streams: int
+    words: Longs  # the table itself, for the kernel
+    streams: int  # their number
     # Whether every atom may be cut into slices that proceed independently. They may not if scratch is reused for data
     # of another place: one slice could overwrite another.
     sliced: bool
@@ -100,8 +100,10 @@ def tables(
     in one stream, and permuted at the end; Unsupported if there is no such order. `packets`: messages are packets, for
     small data. `pull`: receivers read instead of senders writing. With `packets` or `pull`, all joints go row by row.
 
+    Three ranks:
+
     >>> from antiphon.core.example import star
-    >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
+    >>> [(len(table.words), table.streams, table.sliced) for table in tables(star())]
     [(136, 1, True), (97, 1, True), (97, 1, True)]
     """
     if arrival + packets + pull > 1:
@@ -245,7 +247,7 @@ class _Writer:
         self, streams: Sequence[Sequence[StreamStep]], finish: dict[int, list[_Division]],
         orders: Sequence[Sequence[int]] = (),
     ) -> Table:  # fmt: skip
-        """Return the table. `finish`: of `_Finish.of`; `orders`: cycles of output blocks to be permuted at the end."""
+        """Return the table. `finish`: from `_Finish.of`. `orders`: cycles of output blocks that are permuted last."""
         blocks = []
         for number, steps in enumerate(streams):
             # Signals are numbered per stream.

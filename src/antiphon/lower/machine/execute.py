@@ -1,9 +1,9 @@
 """Execute a code (code.py) once: thread blocks in a random legal order, with queues and semaphores, on symbolic data.
 
-A code is the instructions of the thread blocks of all ranks. Input is a code, output the order of execution and the
-first fault: a hang, a read of an empty cell, a wrong result. A *cell* is one chunk of a buffer. It holds a multiset of
-contributions (ranks' inputs), represented by two sums of random 64-bit numbers, one pair per contribution, and the
-number of contributions. Two different multisets are equal in this form with a probability below 2^-100.
+A code is the instructions of the thread blocks of all ranks. The input is a code, the output is the order of execution
+and the first fault: a hang, a read of an empty cell, a wrong result. A *cell* is one chunk of a buffer. It holds a
+multiset of contributions (ranks' inputs), represented by two sums of random 64-bit numbers, one pair per contribution,
+and the number of contributions. Two different multisets are equal in this form with a probability below 2^-100.
 
 Example: two thread blocks that each first take a message from the other and then send one. In any order both
 sleep on an empty queue: the run ends with the fault "hang".
@@ -25,7 +25,7 @@ from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction, Spot
 WORD = 2**64 - 1  # mask of the lowest 64 bits
 SUM_BITS = 96  # bits of each of the two sums: room for 2^32 random numbers of 64 bits
 COUNT_SHIFT = 2 * SUM_BITS  # the bits above hold the number of contributions
-# Limits of how many instructions a drawn block executes at once: blocks interleave finely, coarsely, or in between.
+# Limits of the instructions that a drawn block executes at once: blocks interleave finely, coarsely, or in between.
 # Successive seeds take one after another.
 _MAX_TURNS = (1, 64, 4)
 
@@ -53,8 +53,8 @@ class CodeCase:
     values: list[int]  # values[0] stands for an empty cell
     initial: Longs  # per cell
     cells: Longs  # the cells whose final value is required: first user inputs that are no results, then results
-    required: Longs  # per entry of `cells`
-    input_count: int  # how many of `cells` are user inputs
+    required: Longs  # per entry of `cells`, its final value
+    input_count: int  # the number of user inputs, with which `cells` begins
 
     @staticmethod
     def of(code: Code, random: Random) -> CodeCase:
@@ -70,7 +70,7 @@ class CodeCase:
             index_of[block, name] = len(values)
             of_block.setdefault(block, []).append(len(values))
             values += [_draw_contribution(random.getrandbits(128)) for _ in range(grain)]
-        sums: dict[tuple[int, ...], int] = {}
+        sums: dict[tuple[int, ...], int] = {}  # the contributions of a sum -> its index
 
         def index_of_sum(contributions: list[int]) -> int:
             """Return the index of the first of the `grain` sums of these contributions."""
@@ -90,7 +90,7 @@ class CodeCase:
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
             held.setdefault((rank, block), []).append(index_of[block, name])
         initial_index = {rank_block: index_of_sum(contributions) for rank_block, contributions in held.items()}
-        required_index: dict[tuple[int, int], int] = {}
+        required_index: dict[tuple[int, int], int] = {}  # (rank, block) -> the index of the required value
         columns = (relation.post_rank, relation.post_block, relation.post_want)
         for rank, block, want in zip(*(column.tolist() for column in columns), strict=True):
             contributions = [index_of[block, name] for name in relation.wants[want]] if want >= 0 else []
@@ -120,7 +120,7 @@ def _draw_contribution(random_bits: int) -> int:
 
 
 def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int]]:
-    """Return rank, block and first cell of every block of the inputs or outputs."""
+    """Return rank, block and first cell of every block of the inputs or outputs (`kind`: INPUT or OUTPUT)."""
     # In place, input and output are one region, and `side.start` counts from its beginning.
     begin = code.places.begin[side.rank] if code.in_place else code.places.first[side.rank, kind]
     cells = begin + side.start * code.grain
@@ -328,8 +328,8 @@ class _Simulation:
         for number, queue in enumerate(self.queues):
             if queue:
                 source, target, channel = self.code.connections[number]
-                puts = [spot for spot in self.code.positions(self.order) if self._instruction_at(spot).push == number]
-                first_untaken = puts[-len(queue)]
+                pushes = [spot for spot in self.code.positions(self.order) if self._instruction_at(spot).push == number]
+                first_untaken = pushes[-len(queue)]
                 message = f"rank {target} never takes this message on channel {channel}"
                 message += f"; {len(queue)} of rank {source} are left"
                 return CodeFault("left", f"{self.code.describe(*first_untaken)}: {message}")

@@ -106,7 +106,7 @@ def _ends_with_delays(happens_before: Order) -> bool:
 
 
 def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None) -> CodeFault | None:
-    """Return the first race.
+    """Return the first race, else the first fault of `inorder` pairs, relaxed signals, or independent ranks.
 
     A race is an unordered pair of accesses whose other order gives another result. `wrong`: the fault with which this
     run ended, if any; then the other order is the one that ends well. The other order of MOST_TRIED pairs is tried; any
@@ -128,7 +128,7 @@ def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None)
         if number >= MOST_TRIED or _loses_addition(code, first_spot, second_spot, int(cell[pair])):
             return CodeFault("race", message)
         run = execute(code, seed, delayed=first_spot, until=second_spot)
-        if (wrong is None) != (run.fault is None):
+        if (wrong is None) != (run.fault is None):  # one of the two orders ends well, the other does not
             failure = wrong or run.fault
             assert failure is not None
             return CodeFault("race", f"{message}: where it comes first, {failure.what}")
@@ -205,7 +205,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     is_first = run_starts(group)  # of the rows of a line that access one rank
     for row, rank in _find_unknown(happens_before, rank_of, rows[is_first], ranks[is_first], before=True):
         return CodeFault("race", f"{code.describe(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
-    is_last = np.append(is_first[1:], True)[: len(is_first)]
+    is_last = np.append(is_first[1:], True)[: len(is_first)]  # [: len]: without rows, append makes one entry
     for row, rank in _find_unknown(happens_before, rank_of, rows[is_last], ranks[is_last], before=False):
         return CodeFault(
             "race", f"rank {rank} may end before {code.describe(*_spot_of(flat, row))} is done with its data"

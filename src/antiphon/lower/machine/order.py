@@ -63,7 +63,7 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
     ptr = flat.ptr.tolist()
     src: list[int] = []
     dst: list[int] = []
-    puts: list[list[int]] = [[] for _ in code.connections]
+    puts: list[list[int]] = [[] for _ in code.connections]  # by connection: rows
     takes: list[list[int]] = [[] for _ in code.connections]
     for number, block in enumerate(code.blocks):
         for row, instruction in enumerate(block.instructions, ptr[number]):
@@ -253,8 +253,8 @@ class Order:
     flat: Flat
     src: Longs  # edges between blocks: row src[i] happens before row dst[i]
     dst: Longs
-    # Of every semaphore it is known which release comes before which acquire, so any order that respects the edges is
-    # legal.
+    # Whether it is known of every semaphore which release comes before which acquire: then any order that respects the
+    # edges is legal.
     complete: bool = True
 
     @cached_property
@@ -267,8 +267,8 @@ class Order:
         ptr, block = self.flat.ptr, self.flat.block
         # edges from the last instruction of a block to the first one of another
         ends = (self.src == ptr[1:][block[self.src]] - 1) & (self.dst == ptr[:-1][block[self.dst]])
-        after: dict[int, int] = {}
-        before: dict[int, int] = {}
+        after: dict[int, int] = {}  # block -> the block that continues it
+        before: dict[int, int] = {}  # the inverse
         # detached: a block that runs beside its rank's kernel, such as a proxy thread
         rank_of = [(block.rank, block.detached) for block in self.code.blocks]
         for first, second in zip(block[self.src[ends]].tolist(), block[self.dst[ends]].tolist(), strict=True):
@@ -347,7 +347,7 @@ class Order:
         return (unordered_count == 0).tolist()
 
     def unordered(self, before: Longs, after: Longs) -> Bools:
-        """Return which pairs are unordered.
+        """Return which pairs of rows (before[i], after[i]) are unordered; the first of each came earlier in the run.
 
         Most pairs are of one block, or ordered by one edge; only for the others, paths are searched.
         """
@@ -361,7 +361,7 @@ class Order:
     def _ordered_by_edge(self, before: Longs, after: Longs) -> Bools:
         """Return which pairs are ordered by a single edge between their lines.
 
-        Such an edge leaves the line of `before` there or later, and enters the line of `after` there or earlier.
+        Such an edge leaves the line of `before` at this row or later, and enters that of `after` at its row or earlier.
         """
         line, position = self.lines
         rows, block_count = len(line), len(self.code.blocks)
@@ -406,10 +406,10 @@ class Order:
         """
         rows, bit_of_question = np.unique(before, return_inverse=True)
         bit_of_row = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
-        sources_of: dict[int, list[int]] = {}
+        sources_of: dict[int, list[int]] = {}  # row -> the rows from which edges lead to it
         for source, target in zip(src.tolist(), dst.tolist(), strict=True):
             sources_of.setdefault(target, []).append(source)
-        questions_at: dict[int, list[int]] = {}
+        questions_at: dict[int, list[int]] = {}  # row of `after` -> its questions
         for question, row in enumerate(after.tolist()):
             questions_at.setdefault(row, []).append(question)
         ordered_rows = np.unique(np.concatenate([rows, after, src, dst]))

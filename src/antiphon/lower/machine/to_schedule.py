@@ -185,6 +185,7 @@ class _Replay:
         if src == dst:
             return value
         connection, message = (block, src, dst), (block, src, dst, self.releases.get(block, 0))
+        # The first access of a message: it is sent later than the last message of the connection.
         if message not in self.sent_step and connection in self.sent_step:
             self.sent_step[message] = self.sent_step[connection] + 1
         step = self._message_step(value, message, is_new=False)
@@ -223,7 +224,7 @@ class _Placement:
     def __init__(self, code: Code, events: list[Version], outputs: list[Version]) -> None:
         self.code, self.outputs = code, outputs
         self.events = sorted(events, key=lambda version: version.time)
-        self.slots: dict[tuple[int, int], list[Slot | None]] = {}
+        self.slots: dict[tuple[int, int], list[Slot | None]] = {}  # (rank, chunk) -> its slots
         self.rows: list[Row] = []
 
     def make_schedule(self) -> Schedule:
@@ -250,7 +251,7 @@ class _Placement:
 
     def _initial_versions(self) -> list[Version]:
         """Return all initial versions that are used."""
-        initial_versions: dict[int, Version] = {}
+        initial_versions: dict[int, Version] = {}  # by identity, so that each comes once
         for version in (*self.events, *self.outputs):
             for before in (version, version.source, *(version.terms or ())):
                 if before is not None and before.source is None and before.terms is None:
@@ -323,7 +324,10 @@ class _Placement:
                 self._add_reduction(slot_content, total.time, term, base)
 
     def _is_reusable(self, base: Version, moving: list[Version], total: Version) -> bool:
-        """Return whether terms may be added to this version in place: it is not read later."""
+        """Return whether the other terms of a sum may be added to this one in place: it is not read later.
+
+        `moving`: the terms that messages bring. `total`: the sum.
+        """
         slot_content = self.slots[base.rank, base.chunk][base.slot]
         assert slot_content is not None
         first = min([term.time for term in moving] or [total.time])

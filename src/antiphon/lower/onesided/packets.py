@@ -199,16 +199,16 @@ class _Places:
 
     def _needed_as_data(self, program: Program, layout: BufferLayout) -> Bools:
         """Return the chunks not written by exactly one message, or read by anything but folds."""
-        inside = layout.buffer == SCRATCH
+        in_scratch = layout.buffer == SCRATCH
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
-        is_result = np.zeros(len(inside), bool)  # per part, whether it is the result of a fold
+        is_result = np.zeros(len(in_scratch), bool)  # per part, whether it is the result of a fold
         is_result[program.part_ptr[:-1][program.kind == PROGRAM_FOLD]] = True
-        # per chunk: how many receives and folds write it; how many sends read it or folds write it
+        # per chunk: the number of receives and folds that write it, and of sends that read it or folds that write it
         written, sent_or_folded = (
             _count_coverage(
                 self.first[rank[selected]] + layout.begin[selected], layout.length[selected], len(self.slot_of)
             )
-            for selected in (inside & ((kind == RECEIVE) | is_result), inside & ((kind == SEND) | is_result))
+            for selected in (in_scratch & ((kind == RECEIVE) | is_result), in_scratch & ((kind == SEND) | is_result))
         )
         stays_data: Bools = (written > 1) | (sent_or_folded > 0)
         return stays_data
@@ -216,7 +216,8 @@ class _Places:
     def _unify_stretches(self, arrivals: list[slice], read: list[slice]) -> None:
         """Make all chunks of a message packets, or all data; and likewise of each operand of a fold.
 
-        Single chunks, by far the most, need nothing.
+        `arrivals`, `read`: the chunks of messages and of operands. Single chunks, by far the most, need nothing and are
+        not listed.
         """
         for chunks in read:
             # A step reads the packets of an operand from consecutive slots.
@@ -254,8 +255,8 @@ class _Places:
 
 def _long_slices(low: Longs, size: Longs) -> list[slice]:
     """Return the slices of stretches longer than one chunk."""
-    wide = size > 1
-    return list(map(slice, low[wide].tolist(), (low + size)[wide].tolist()))
+    is_long = size > 1
+    return list(map(slice, low[is_long].tolist(), (low + size)[is_long].tolist()))
 
 
 def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
@@ -368,6 +369,7 @@ class _StepWriter:
         for turn in turns:
             # Folds of the previous turn are delayed to here, so that they can send their results themselves.
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
+            # a step packs either for other ranks or for staging slots
             for moves in ([move for move in remaining if self._is_own(move) == is_own] for is_own in (False, True)):
                 if moves:
                     self.written.put(PACK, moves)

@@ -75,7 +75,7 @@ def plain_range(rank: int, place: Place, size: int) -> tuple[int, int, int]:
 
 
 class _Access(NamedTuple):
-    """An access to data; for the units see `RangeOf`."""
+    """An access to data, as a range of chunks (of atoms if `RangeOf` is `Atoms.access_range`)."""
 
     buffer: int
     begin: int
@@ -127,6 +127,7 @@ class RankSteps:
             self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
             return
         chunks, has_conflict = self.single_accesses, self.has_waited
+        # a read conflicts with a write (True), a write with any access
         for place in reads:
             if chunks.get(place):
                 has_conflict = True

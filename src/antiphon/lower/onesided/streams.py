@@ -40,15 +40,15 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     # Operation wait_op[i] waits for operation wait[i]. `is_known`: the sender of wait_op[i] knows that wait[i] is done;
     # only the waits of receives are used in the end.
     is_known = np.zeros(len(program.wait), bool)
-    crossing = (program.kind[program.wait] == SEND) | (program.kind[program.wait] == RECEIVE)
-    is_known[crossing] = program.peer[program.wait[crossing]] == program.peer[program.wait_op[crossing]]
+    is_message = (program.kind[program.wait] == SEND) | (program.kind[program.wait] == RECEIVE)
+    is_known[is_message] = program.peer[program.wait[is_message]] == program.peer[program.wait_op[is_message]]
     send_of = np.full(program.operations, -1, np.int64)
     send_of[program.pairs.receive] = program.pairs.send
     unknown = np.flatnonzero(~is_known & (send_of[program.wait_op] >= 0))
     if farther and len(unknown):
         first_number, end_number = _number_trees(program, send_of)
-        before, after = first_number[program.wait[unknown]], first_number[send_of[program.wait_op[unknown]]]
-        is_known[unknown] = (before <= after) & (after < end_number[program.wait[unknown]])
+        awaited, sent = first_number[program.wait[unknown]], first_number[send_of[program.wait_op[unknown]]]
+        is_known[unknown] = (awaited <= sent) & (sent < end_number[program.wait[unknown]])
     unknown_waits = np.bincount(program.wait_op[~is_known], minlength=program.operations)
     needed: Bools = unknown_waits[program.pairs.receive] > 0
     return needed
@@ -64,6 +64,7 @@ def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
     """
     parent = send.copy()  # per operation; -1: none
     order = np.lexsort((program.when[program.wait], program.wait_op))
+    # the last wait of each operation ([: len]: without waits, append makes one entry)
     last_waits = order[np.append(run_starts(program.wait_op[order])[1:], True)[: len(order)]]
     last_waits = last_waits[send[program.wait_op[last_waits]] < 0]
     parent[program.wait_op[last_waits]] = program.wait[last_waits]

@@ -22,7 +22,10 @@ def binomial_broadcast(collective: Collective, order: Order) -> Schedule:
 
 
 def binomial_scatter(collective: Collective, order: Order) -> Schedule:
-    """Plan a scatter from a single root: every rank gets the blocks of its whole subtree. O(P log P) rows."""
+    """Plan a scatter from a single root: every rank gets the blocks of its whole subtree. O(P log P) rows.
+
+    The subtree of a seat is `size` consecutive seats, itself the first.
+    """
     seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, size = edges(len(seats), powers_above(len(seats), k=2))
     block = seats.member[concat_ranges(child, size)]

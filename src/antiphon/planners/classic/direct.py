@@ -1,7 +1,7 @@
 """Everything in one step: each holder sends directly to each rank that needs its data.
 
-The minimum number of steps. An allreduce sends every rank's whole buffer to everyone, (P - 1) times nbytes per rank:
-for the smallest messages only.
+No plan has fewer steps. In an allreduce on P ranks each sends its whole buffer to all others, (P - 1) times nbytes: for
+the smallest messages only.
 """
 
 from __future__ import annotations

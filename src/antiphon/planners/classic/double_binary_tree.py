@@ -38,6 +38,7 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces 
     """Yield one schedule of O(P) transfers per root."""
     collective = request.collective
     roots = max(len(collective.roots), 1)
+    # per root and rank: two trees, which an allreduce uses twice
     refuse_too_many_transfers("double-binary-tree", request, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}
     yield finish_schedule(_plan_collective(collective, order), request, "double-binary-tree", options, pieces)

@@ -14,8 +14,8 @@ rank sends 2 (P-1)/P nbytes, most of it to the nearest ranks: (f1 - 1)/f1 nbytes
 In the example 2 * (3 + 1) = 8 steps with rings, 4 with servers, and a ring of 8 would take 14.
 
 Groups may differ in size (shared/groups.py): then the data are cut into stretches such that in each stretch the same
-ranks, one per group, exchange. `Spans` are intervals of the data, counted in units that every stretch is a multiple of;
-each belongs to an owner, which is what the spans are listed for: a block, all seats together, or an outermost group.
+ranks, one per group, exchange. `Spans` list for each of several owners its intervals of the data; an owner is a block,
+all seats together, or an outermost group. Positions are whole units, so small that every stretch is a multiple of one.
 """
 
 from __future__ import annotations
@@ -89,8 +89,10 @@ LevelFans = Annotated[
 def hierarchical_ps(
     request: Request, *, fanins: AllFans = "all", order: Order = None, pieces: Pieces = 1
 ) -> Iterator[Schedule]:
-    """Yield one schedule, or one for every factorisation: 64 at most, fewest levels first (the first is plain
-    co-located PS), beyond 362 ranks as many as have 16 million transfers together. O(P^2) transfers each.
+    """Yield one schedule, or one for every factorisation, fewest levels first (the first is plain co-located PS).
+
+    These are at most 64, and beyond 362 ranks only the first ones, with 16 million transfers together. O(P^2) transfers
+    each.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)

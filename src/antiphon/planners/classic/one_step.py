@@ -19,16 +19,18 @@ def one_step(collective: Collective) -> Schedule:
     """
     relation, members = collective.relation, len(collective.members)
     # rows of a relation are sorted by block: count those of each block
-    pre, post = (np.bincount(b, minlength=collective.blocks) for b in (relation.pre_block, relation.post_block))
+    holder_counts, receiver_counts = (
+        np.bincount(b, minlength=collective.blocks) for b in (relation.pre_block, relation.post_block)
+    )
     if collective.kind == "allreduce":
         src, dst = (x.ravel() for x in np.meshgrid(relation.pre_rank, relation.post_rank, indexing="ij"))
         block = np.zeros(members * members, np.int32)
     elif collective.kind in COMBINING:  # many holders, one receiver
         src, block = relation.pre_rank, relation.pre_block
-        dst = np.repeat(relation.post_rank, pre)
+        dst = np.repeat(relation.post_rank, holder_counts)
     else:  # one holder
         dst, block = relation.post_rank, relation.post_block
-        src = np.repeat(relation.pre_rank, post)
+        src = np.repeat(relation.pre_rank, receiver_counts)
     moving = np.flatnonzero(src != dst)
     ranks = np.arange(collective.ranks, dtype=np.int32)
     seats = Seats(rank=ranks, member=ranks.astype(np.int64))  # every rank sits at its number: rows name ranks already

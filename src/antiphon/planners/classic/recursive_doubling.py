@@ -23,5 +23,5 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
     refuse_too_many_transfers("recursive-doubling", request, rows)
     make = allgather_rounds if collective.kind == "allgather" else allreduce_whole
-    schedule = make(collective, order, doubling_radices(ranks), far=False)
+    schedule = make(collective, order, doubling_radices(ranks), far=False)  # partners at distance 1 first
     yield finish_schedule(schedule, request, "recursive-doubling", {"order": order})

@@ -53,7 +53,7 @@ from antiphon.registry import find
 
 EFFORT = 24.0  # default: sets of isomorphic groups that are planned
 MOST_BUILT = 2  # plans built per aim, of those with the best estimates
-MOST_FEW_STEPS = 4  # the same for the aim "steps", of which several plans are yielded
+MOST_FEW_STEPS = 4  # the same for the aim "steps", for which several plans are yielded
 MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estimates only
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
 
@@ -246,7 +246,7 @@ class _BuiltPlan:
         return self._with_options(pipeline.to_schedule(sizes), sizes.pieces, len(sizes.before), search)
 
     def in_pieces(self, piece_numbers: Sequence[int], ends: int, search: _Search) -> Iterator[Schedule]:
-        """Yield the schedule in each of these numbers of pieces that allows as many end parts."""
+        """Yield the schedule in each of these numbers of pieces that allows `ends` smaller parts at either end."""
         if not ends:  # no sizes to choose; the loads that they depend on take seconds on thousands of ranks
             for pieces in piece_numbers:
                 yield self._with_options(replace(self.schedule, pieces=pieces), pieces, ends=0, search=search)

@@ -1,6 +1,6 @@
 """Plan within groups of ranks; isomorphic groups are planned once and relabelled.
 
-Input are groups of ranks of a machine and a collective within each; output are verified plans for each class of
+The input is groups of ranks of a machine and a collective within each; the output is verified plans for each class of
 isomorphic groups. A group's machine has the links among its ranks and the switches between them. Switches that other
 ranks may need are left out if the group stays connected, since traffic within a box should not load the links out of
 it. Groups are brought into a canonical form (by BLISS, which numbers isomorphic graphs equally), so that all boxes of a
@@ -98,6 +98,8 @@ class GroupPlanner:
         self.request = request
         self.planners = planners
         self.mirror = mirror
+        # Classes by the groups; plans by machine and collective; by the key of isomorphic groups the first one met,
+        # whose machine stands for all. A planner and its mirror share plans and first groups.
         self._classes: dict[tuple[tuple[int, ...], bytes], list[GroupClass]] = {}
         self._plans: dict[_Key, list[GroupPlan]] = {} if mirror is None else mirror._plans
         self._first_of_class: dict[Any, _Group] = {} if mirror is None else mirror._first_of_class
@@ -117,9 +119,9 @@ class GroupPlanner:
 
     def _list_classes(self, groups: Longs) -> Iterator[GroupClass]:
         """Yield the classes of isomorphic groups."""
-        rows, number = np.unique(groups, axis=0, return_inverse=True)
+        rows, number = np.unique(groups, axis=0, return_inverse=True)  # the distinct groups, and by group its row
         all_groups = [_to_canonical_form(self.request.topology, *self._extract(row)) for row in rows]
-        classes: dict[Any, list[int]] = {}
+        classes: dict[Any, list[int]] = {}  # key -> rows of `all_groups`
         for row, group in enumerate(all_groups):
             classes.setdefault(group.key, []).append(row)
         for key, class_rows in classes.items():
@@ -205,6 +207,7 @@ class GroupPlanner:
         except (Unsupported, Invalid):  # Invalid: on one-way links the receivers may not reach each other
             return
         whole_buffer = Spans.side_by_side(np.array([len(receivers)]))
+        # by time and by rate, often the same pair of plans: a dictionary as an ordered set
         for first, second in {
             tuple(min(plans, key=sort_key) for plans in plans_of_halves): None for sort_key in (_BY_TIME, _BY_RATE)
         }:
@@ -283,6 +286,7 @@ def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
 def _to_canonical_form(topology: Topology, machine: Topology, links: Ints) -> _Group:
     """Bring an extracted group into the canonical form. `machine`, `links`: as `_extract_group` returns them."""
     label, key = _canonical_nodes(machine)
+    # by link, the number of its type among the machine's types in the order of their texts
     kind = {value: i for i, value in enumerate(sorted({repr(t) for t in topology.types}))}
     types = np.array([kind[repr(t)] for t in topology.types])[topology.link_type[links]]
     # links by their canonical ends, then by type, then by number

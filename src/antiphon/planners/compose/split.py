@@ -25,7 +25,7 @@ class Split:
     @cached_property
     def exchanges(self) -> list[SeatExchange]:
         """Return the exchanges of an allgather, listed once: plans for all aims (stages.AIMS) have them in common."""
-        # all data, in units of which every stretch that is exchanged is a multiple
+        # the length of all data, in units such that every exchanged stretch is a multiple of one
         total_units = len(self.seating) * units_per_seat(self.groups)
         return list_exchanges(self.groups, Spans.side_by_side(np.array([total_units])))
 

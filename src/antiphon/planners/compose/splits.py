@@ -1,6 +1,6 @@
 """Propose splits of a machine into nested groups: by places, by fast links, and with levels in any cyclic order.
 
-Input is a machine and the members of a collective; output are splits (split.py), levels of groups within groups.
+The input is a machine and the members of a collective; the output is splits (split.py): levels of groups within groups.
 
     by places   "host0/gpu3": one level per component of the names that makes several groups
     by links    ranks connected by links of at least some bandwidth (NVLink islands), or around one switch
@@ -27,7 +27,7 @@ from antiphon.core.topology import Topology
 from antiphon.planners.compose.split import Split
 from antiphon.planners.shared.groups import Groups, groups_at, nest_by_labels, parse_fanins, parse_groups
 
-MOST_LEVELS = 5  # partitions by places, and partitions by links, that are considered, those of one group included
+MOST_LEVELS = 5  # partitions by places that are considered, and as many by links; those of one group count, too
 
 
 def parse_split(text: str, members: Sequence[int]) -> Split:

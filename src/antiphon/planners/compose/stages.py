@@ -1,7 +1,7 @@
 """Compose a collective of stages, level by level: in each, every group of a level carries out a plan for its data.
 
-Input is a split (nested groups of ranks) and the plans for groups (inside.py); output is a `StagedPlan`, from which the
-schedule is built.
+The input is a split (nested groups of ranks) and the plans for groups (inside.py); the output is a `StagedPlan`, from
+which the schedule is built.
 
     allgather       outermost level first: groups exchange what they hold, then the subgroups do (shared/groups)
     reducescatter   the same backwards, on the reversed machine
@@ -149,7 +149,7 @@ class StagedPlan:
 
     def loads(self) -> dict[int, Fraction]:
         """Return, by level, the load of its links in seconds per byte; `separate` stages load other links."""
-        seconds: dict[tuple[int, bool], Fraction] = {}
+        seconds: dict[tuple[int, bool], Fraction] = {}  # by (level, separate)
         for stage in self.stages:
             key = stage.level, stage.separate
             seconds[key] = seconds.get(key, Fraction(0)) + stage.pipelined
@@ -300,7 +300,8 @@ def _cut_line(line: int, borders: Longs) -> Spans:
 
 def _blocks_in_seat_order(split: Split, units: int) -> Spans:
     """Return where each member's block is, if data are in the order of seats."""
-    return Spans.side_by_side(np.full(len(split.seating), units)).take(np.argsort(split.seating))
+    seat_of_member = np.argsort(split.seating)
+    return Spans.side_by_side(np.full(len(split.seating), units)).take(seat_of_member)
 
 
 # The functions for the kinds of collectives (_KINDS) have one signature, though some need only two of its arguments.
@@ -464,6 +465,8 @@ class _TwoLevelBroadcast:
 def _deal_from_root(planner: StagePlanner, seats: Longs, root_index: int, line: int) -> tuple[Stage, Stage]:
     """Let a group's root send all data to the others, which then gather. So each byte leaves the root once.
 
+    `seats`: of the group. `root_index`: the root's place among them.
+
     Each of the others receives its own share of the line and an equal part of the root's share.
     """
     size = len(seats)
@@ -555,7 +558,7 @@ def _seats_of_digit_zero(size: int, fan: int, stride: int) -> Longs:
 def _level_strides(groups: Groups) -> Iterator[tuple[int, int]]:
     """Yield the fan-in of every level of equal groups, and the ranks of a subgroup (the stride), the outermost first.
 
-    So the digit of a seat on a level, which tells the subgroup that it is in, is seat // stride % fan-in.
+    So the digit of a seat on a level, the number of its subgroup there, is seat // stride % fan-in.
     """
     while groups.subgroups:
         yield len(groups.subgroups), groups.subgroups[0].size

@@ -145,7 +145,7 @@ def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces
                 f"hops takes too long; {suggest_planners(topology, collective, 'relay', 'flows', 'trees', 'compose')}"
             )
         plan = _search(network, items)
-        patience -= 1
+        patience -= 1  # full again after a clear gain
         if best is None or plan.run.finish * LIMITS.min_gain < best.run.finish:
             patience = LIMITS.patience
         if best is None or plan.run.finish < best.run.finish:
@@ -194,7 +194,7 @@ def _search(network: ArcNetwork, items: Sequence[Delivery]) -> _Round:
                 best = plan
         if cycle and best.run.finish == finish_before:  # the first cycle has not yet taken late pieces first
             break
-        finish: dict[int, int] = {}
+        finish: dict[int, int] = {}  # by chunk
         for message, end in zip(best.messages, best.run.ends, strict=True):
             finish[message.chunk] = max(finish.get(message.chunk, 0), end)
         items = sorted(items, key=lambda item: -finish[item.chunk])
@@ -206,7 +206,8 @@ def _plan_round(
 ) -> _Round:
     """Grow the trees of all items in this order, then order their messages.
 
-    Resources that are busy in the `previous` round cost more.
+    `deadline`: femtoseconds in which each tree should arrive; None: as early as it can. Resources that are busy in the
+    `previous` round cost more.
     """
     load = [0] * len(network.pace)  # femtoseconds by resource, as `pace` is by resource
     for message in previous.messages if previous is not None else ():
@@ -232,7 +233,7 @@ def _grow(grower: TimedTreeGrower, item: Delivery, deadline: int | None) -> Time
 def _to_schedule(collective: Collective, plan: _Round, piece_count: int) -> Schedule:
     """Return the schedule: each message in the first step after those that it waits for, for data or for a link."""
     routes: dict[Path, int] = {}
-    rows: list[tuple[int, ...]] = []
+    rows: list[tuple[int, ...]] = []  # step, chunk, from, to, op, route, joint
     last_step: dict[int, int] = {}  # by resource
     steps = [0] * len(plan.messages)
     for position, number in enumerate(plan.run.order):

@@ -101,11 +101,11 @@ def order_messages(messages: Sequence[Message], resources: int) -> MessageTimes:
 def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], backwards: bool = False) -> MessageTimes:
     """Send every message as soon as its data are there and its first resource is free.
 
-    At its further resources a message queues behind those that were sent before it.
-    Of several messages, the one with the least `priority` is sent first.
-    `backwards`: time is reversed, so a message waits for its followers, and its last resource comes first.
+    At its further resources a message queues behind those that were sent before it. Of several messages, the one with
+    the least `priority` is sent first. `backwards`: time is reversed, so a message waits for its followers, and its
+    last resource comes first.
     """
-    # by message, how many others must still end before it may start
+    # by message, the number of others that must still end before it may start
     missing = [len(m.after) if backwards else int(m.before >= 0) for m in messages]
     first_resource = [next(iter(reversed(m.turns) if backwards else m.turns)) for m in messages]
     ready, starts, ends = ([0] * len(messages) for _ in range(3))

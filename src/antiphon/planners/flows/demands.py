@@ -31,7 +31,7 @@ class RootDemand:
     root: int
     out: bool  # the root sends
     # The other side, as pairs (set of ranks, weight between them and the root). A set is one receiver, or all ranks
-    # that hold the same data, of which one sends.
+    # that hold the same data, any one of which sends them.
     ends: tuple[tuple[tuple[int, ...], int], ...]
 
 
@@ -61,7 +61,8 @@ def demands_of(topology: Topology, collective: Collective, seed: int = 0) -> Dem
             f"planner flows: {collective.kind} combines data or spreads them to several ranks, and flows only move "
             "them; use planner trees or relay"
         )
-    # blocks and weight of each pair of (holders, receiver)
+    # blocks and weight of each pair of (holders, receiver); a row of `needs` is a block, its holders (as an index into
+    # `sets`), and a rank that wants it
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = {}
     amount: dict[tuple[tuple[int, ...], int], int] = {}
     for block, holders, dst in zip(needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist(), strict=True):
@@ -71,7 +72,7 @@ def demands_of(topology: Topology, collective: Collective, seed: int = 0) -> Dem
     roots = {holders[0] for holders, _ in amount}
     # group by senders if each block has one holder and there are at most as many senders as receivers
     out = all(len(holders) == 1 for holders, _ in amount) and len(roots) <= len({dst for _, dst in amount})
-    ends_of_root: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+    ends_of_root: dict[int, list[tuple[tuple[int, ...], int]]] = {}  # root -> `RootDemand.ends`
     for (holders, dst), weight in sorted(amount.items()):
         root, end = (holders[0], (dst,)) if out else (dst, holders)
         ends_of_root.setdefault(root, []).append((end, weight))

@@ -62,9 +62,9 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
         "rate": None if rate is None else str(rate / topology.unit),
         "optimal": rate == limit,
         "paths": int((shares.counts > 0).sum()) * len(demands.group),
-        "deepest": schedule.steps,
+        "deepest": schedule.steps,  # hops of the longest path
         "denominator": schedule.chunks.denominator,
-        "loss": 0.0 if rate is None or limit is None else float(1 - rate / limit),
+        "loss": 0.0 if rate is None or limit is None else float(1 - rate / limit),  # of the rate, by rounded shares
     }
     stage_request = PipelineOptions("flows", pieces, steps, request.sizes, request.profile)
     for staged_plan in stage_plans(PipelinePlans([schedule], topology), stage_request):

@@ -1,7 +1,7 @@
 """The linear program of flows: how much of each demand goes over each link.
 
 Input: a machine and its demands. A `RootDemand` is the data that one rank, the root, sends or receives. Each of its
-ends is another rank, or a set of ranks that hold the same data, of which any may send. Output: a `Flow`. Two linear
+ends is another rank, or a set of ranks that hold the same data and may each send them. Output: a `Flow`. Two linear
 programs share variables and constraints:
 
     variables    amount of each demand on each link
@@ -146,7 +146,7 @@ class FlowProblem:
 
         equal, right = self._conservation_rows()
         loads = self._load_matrix()
-        scale = float(right.max(initial=1.0))
+        scale = float(right.max(initial=1.0))  # amounts are divided by it: coefficients near 1 help the solver
         # variables: amounts by demand and link, then the time; loads - time * capacity <= 0
         capacity = self.capacity / self.capacity.max()
         cost = np.zeros(loads.shape[1] + 1)
@@ -171,7 +171,7 @@ class FlowProblem:
         into_rank = self.topology.link_dst < self.topology.ranks
         cost = np.concatenate([np.where(into_rank, 1.0, SWITCH_COST), np.zeros(len(self.extra_rank))])
         capacity = self.capacity * (time * (1 + SLACK) / scale)
-        # divide rows of wide links by their capacity: coefficients near 1 help the solver
+        # divide rows of wide links by their capacity, for coefficients near 1
         row_scale = np.maximum(capacity, 1.0)
         loads = self._load_matrix()
         solution = _solve_program(

@@ -39,7 +39,7 @@ class _Pattern:
     sender: Longs  # by chunk: its first holder
     receiver: Longs
     block: Longs
-    counts: Longs  # its size, in units of 1 / denominator of its block
+    size: Longs  # in units of 1 / denominator of its block
     offset: Longs  # where it begins in the block, in the same units
     chunk: Longs  # by row
     step: Longs
@@ -49,12 +49,15 @@ class _Pattern:
 def schedule_paths(
     topology: Topology, collective: Collective, paths: Sequence[Path], shares: Shares, group: Symmetries, blocks: Blocks
 ) -> Schedule:
-    """Return the schedule of these paths and all their images. O(rows log rows)."""
+    """Return the schedule of these paths and all their images. O(rows log rows).
+
+    `group`: a row per symmetry, the image of every node, then of every link.
+    """
     pattern = _make_pattern(paths, shares, blocks)
     nodes, links = topology.nodes, topology.links
     # images of nodes and of links by [symmetry, number], which `group` numbers behind the nodes; -1 (no link) stays -1
     node, link = group[:, :nodes], np.append(group[:, nodes : nodes + links] - nodes, np.full((len(group), 1), -1), 1)
-    chunk_count, rows = len(pattern.counts), len(pattern.chunk)
+    chunk_count, rows = len(pattern.size), len(pattern.chunk)
     block = _image_blocks(node, pattern, blocks)
     needs_chunk = collective.weights > 0  # blocks without data need none
     needs_chunk[block] = False  # the paths have chunks of these
@@ -67,10 +70,10 @@ def schedule_paths(
     chunks = Chunks(
         np.concatenate([block, unmoved])[by_block].astype(np.int32),
         np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(unmoved), np.int64)])[by_block],
-        np.concatenate([np.tile(pattern.counts, len(group)), np.full(len(unmoved), shares.denominator)])[by_block],
+        np.concatenate([np.tile(pattern.size, len(group)), np.full(len(unmoved), shares.denominator)])[by_block],
         shares.denominator,
     )
-    new_number = np.argsort(by_block)
+    new_number = np.argsort(by_block)  # the inverse: from the old number of a chunk to the new one
     # image g's chunk c is number g * chunk_count + c before the sort by block
     chunk = new_number[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
@@ -83,7 +86,7 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
     """Return the chunks and rows of these paths; paths without a share are left out."""
     chunks: list[tuple[int, int, int, int, int]] = []  # holder, receiver, block, share, offset
     rows: list[tuple[int, int, tuple[int, ...]]] = []  # chunk, step, links of the hop
-    next_offset: dict[tuple[tuple[int, ...], int], int] = {}
+    next_offset: dict[tuple[tuple[int, ...], int], int] = {}  # pair -> where its next chunk begins
     for path, share in zip(paths, shares.counts.tolist(), strict=True):
         if not share:
             continue
@@ -97,9 +100,9 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
     links = np.full((len(rows), max_links), -1, np.int64)
     for number, (_, _, hop) in enumerate(rows):
         links[number, : len(hop)] = hop
-    senders, receivers, block_of, counts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
+    senders, receivers, block_of, size_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
     chunk, step = np.array([(chunk, step) for chunk, step, _ in rows], np.int64).reshape(-1, 2).T
-    return _Pattern(senders, receivers, block_of, counts_of, offset_of, chunk, step, links)
+    return _Pattern(senders, receivers, block_of, size_of, offset_of, chunk, step, links)
 
 
 def _image_blocks(node: Longs, pattern: _Pattern, blocks: Blocks) -> Longs:

@@ -94,7 +94,7 @@ class _FlowDecomposition:
 
     def _decompose_end(self, end: tuple[int, ...], weight: float) -> list[Path]:
         """Return paths that together carry an end's weight, and subtract them from the flow."""
-        merged: dict[tuple[int, ...], float] = {}
+        merged: dict[tuple[int, ...], float] = {}  # links from the root on -> amount
         remaining = float(weight)
         while remaining > NOISE * weight:
             route = self._trace_route(self.problem.node_of(end))

@@ -141,13 +141,13 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
 def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
     """Return the batch of the hops `rows`; `src` to `loaded`: the columns of all hops, as in `Hops`."""
     load_counts = ptr[rows + 1] - ptr[rows]
-    links = loaded[concat_ranges(ptr[rows], load_counts)]
-    order = np.argsort(links, kind="stable")
-    shared = len(links) > 1 and bool((links[order][1:] == links[order][:-1]).any())
+    resources = loaded[concat_ranges(ptr[rows], load_counts)]
+    order = np.argsort(resources, kind="stable")
+    shared = len(resources) > 1 and bool((resources[order][1:] == resources[order][:-1]).any())
     plain = bool((load_counts == 1).all()) and not shared
     first = np.append(0, np.cumsum(load_counts))
     return Batch(
-        every=np.arange(len(rows)), hop=rows, src=src[rows], dst=dst[rows], ptr=first, loaded=links, order=order,
+        every=np.arange(len(rows)), hop=rows, src=src[rows], dst=dst[rows], ptr=first, loaded=resources, order=order,
         shared=shared, plain=plain,
     )  # fmt: skip
 
@@ -166,16 +166,16 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
     runs: list[Longs] = []
     for parallel_run in np.split(rows, cuts):  # parallel hops go to different sets
         run = parallel_run[np.lexsort((parallel_run, src[parallel_run]))]
-        new = np.append(True, src[run][1:] != src[run][:-1])
-        occurrence = np.arange(len(run)) - np.maximum.accumulate(np.where(new, np.arange(len(run)), 0))
+        starts_sender = np.append(True, src[run][1:] != src[run][:-1])
+        occurrence = np.arange(len(run)) - np.maximum.accumulate(np.where(starts_sender, np.arange(len(run)), 0))
         runs += [run[occurrence == number] for number in range(int(occurrence.max(initial=-1)) + 1)]
     runs.sort(key=len, reverse=True)
-    sets: list[list[Longs]] = []
+    sets: list[list[Longs]] = []  # by set, its runs
     sends: NDArray[np.bool_] = np.zeros((len(runs), ranks), np.bool_)
     receives: NDArray[np.bool_] = np.zeros((len(runs), ranks), np.bool_)
     for run in runs:
-        busy = sends[: len(sets), src[run]].any(axis=1) | receives[: len(sets), dst[run]].any(axis=1)
-        free_sets = np.flatnonzero(~busy)
+        is_busy = sends[: len(sets), src[run]].any(axis=1) | receives[: len(sets), dst[run]].any(axis=1)
+        free_sets = np.flatnonzero(~is_busy)
         chosen_set = int(free_sets[0]) if len(free_sets) else len(sets)
         if chosen_set == len(sets):
             sets.append([])
@@ -188,7 +188,8 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
 
 
 def _hops_through_switches(topology: Topology, link_width: Floats, usable_links: Longs) -> tuple[Longs, Longs, Routes]:
-    """Return senders, receivers and paths of hops: for every pair of ranks, of the widest by end links the shortest."""
+    """Return senders, receivers and paths of hops: for every pair of ranks the paths with the widest end links, and of
+    these the shortest."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     # [rank, port]: links from each rank to switches, and from switches to it; -1: it has no more ports
@@ -236,7 +237,7 @@ def _hops_through_switches(topology: Topology, link_width: Floats, usable_links:
 
 
 def _ports_of(links: Longs, end: Longs, ranks: int) -> Longs:
-    """Return the links of every rank, side by side, padded with -1."""
+    """Return the links of every rank, side by side, padded with -1. `end`: by link, the rank to which it counts."""
     order = links[np.argsort(end[links], kind="stable")]
     ptr = pointers(end[order], ranks)
     counts = np.diff(ptr)
@@ -277,6 +278,7 @@ def _switch_paths(topology: Topology, first: Longs, last: Longs, distance: Longs
         # the distance that remains after each link; links that come nearer to the goal are on a shortest path
         remaining = distance[np.where(options >= 0, dst[options] - ranks, 0), goal_switch[unfinished][:, None]]
         is_nearer = (options >= 0) & (remaining == distance[switch[unfinished], goal_switch[unfinished]][:, None] - 1)
+        # of the nearer links take number `choice`: the first one up to which more than that are counted
         choice = alternation[unfinished] % is_nearer.sum(axis=1)
         next_link = options[np.arange(len(unfinished)), (np.cumsum(is_nearer, axis=1) > choice[:, None]).argmax(axis=1)]
         columns.append(next_link)

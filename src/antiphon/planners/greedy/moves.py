@@ -1,9 +1,9 @@
 """Simulate collectives where each chunk has one source and one destination: fixed routes, longest remaining route
 first.
 
-Input are the routes of all chunks (hops from rank to rank); output are the transfers of each step. In every step the
-chunks under way are served by number of remaining hops, the most first (ties at random); a chunk advances one hop if
-the links of that hop have room for it in this step. Serving the farthest first is the classic rule for
+The input is the routes of all chunks (hops from rank to rank); the output is the transfers of each step. In every step
+the chunks under way are served by number of remaining hops, the most first (ties at random); a chunk advances one hop
+if the links of that hop have room for it in this step. Serving the farthest first is the classic rule for
 store-and-forward routing: chunks with few remaining hops can wait, those with many would arrive last.
 
 Example: on a line 0 - 1 - 2 - 3, chunk a goes from 0 to 3 and chunk b from 0 to 1. The link 0 - 1 takes a first, then
@@ -21,7 +21,7 @@ from antiphon.planners.greedy.spread import ROUNDING, Pace, SimulatedTransfers
 
 
 class Moving:
-    """One run of the simulation. `slot`: as for `spread.Spreading`."""
+    """One run of the simulation. `slot`: the capacity of a link that carries one chunk per slot, the unit of time."""
 
     def __init__(self, hops: Hops, routes: ChunkRoutes, slot: float, seed: int) -> None:
         self.hops, self.routes = hops, routes
@@ -29,7 +29,12 @@ class Moving:
         self.rate = hops.capacity / slot
 
     def run(self, pace: Pace) -> SimulatedTransfers:
-        """Run until all chunks have arrived. O(steps * chunks under way). `pace.rise` is not used."""
+        """Run until all chunks have arrived. O(steps * chunks under way).
+
+        A step lasts at most 1 + `pace.first` times the time elapsed, and `pace.last` times the least time remaining.
+        `pace.rise` is not used.
+        """
+        # per chunk, where the hops that remain of its route begin and end in `routes.hop`
         begin, end = self.routes.ptr[:-1].copy(), self.routes.ptr[1:]
         loaded, _ = self._loads_of(self.routes.hop)
         load = np.bincount(loaded, minlength=len(self.rate)).astype(np.float64)
@@ -42,7 +47,8 @@ class Moving:
             if not len(active):
                 break
             work += len(active)
-            # least time for the remaining load: steps shorten again towards the end
+            # Lengths are whole numbers of slots. The least time for the remaining load shortens steps again towards the
+            # end.
             time_left = float((load[load > 0] / self.rate[load > 0]).max(initial=0.0))
             length = max(min_length, float(int(min(1 + elapsed * pace.first, time_left * pace.last))))
             order = active[np.lexsort((self.rng.random(len(active)), begin[active] - end[active]))]

@@ -32,7 +32,9 @@ from antiphon.planners.greedy.spread import VISITS, Pace, SimulatedTransfers, Sp
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
-PACES = (0.0, 0.06, 0.12, 0.25)  # how fast steps grow and shrink (spread.Pace); 0: one chunk per step
+# The length of a step as a fraction of the time elapsed and, near the end, of the time remaining (spread.Pace); 0: all
+# steps last one slot.
+PACES = (0.0, 0.06, 0.12, 0.25)
 FIRST_PACE = 0.12  # the first to try
 
 
@@ -53,7 +55,8 @@ class GreedyLimits:
     pace_saving: float = 0.5
     seed_saving: float = 0.1
     restarts: int = 8  # runs with other seeds
-    rise: float = 0.2  # see `spread.Pace`: in a mesh more ranks have data to forward in each further step
+    # step n lasts at most 1 + rise * n slots (`spread.Pace`): in a mesh more ranks have data to forward in each step
+    rise: float = 0.2
 
 
 GREEDY = GreedyLimits()
@@ -91,11 +94,11 @@ class GreedySearch:
         self.hops = hops_of(topology)
         self.levels = levels_of(self.hops, topology.ranks)
         self.remaining_effort = GREEDY.effort * (effort or 1.0)
-        self.tasks: dict[int, tuple[Chunks, SpreadTask]] = {}
-        self.cached_runs: dict[tuple[int, float, int], PricedRun] = {}
-        alpha = np.array([kind.latency for kind in topology.types])[topology.link_type]
+        self.tasks: dict[int, tuple[Chunks, SpreadTask]] = {}  # by number of parts
+        self.cached_runs: dict[tuple[int, float, int], PricedRun] = {}  # by parts, pace, restart
+        link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
         ptr = self.hops.routes.ptr
-        sums = np.append(0.0, np.cumsum(alpha[self.hops.routes.links]))
+        sums = np.append(0.0, np.cumsum(link_latency[self.hops.routes.links]))
         self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]  # per hop, seconds
         self.hop_resources = _resources_of_hops(topology, self.hops)
 

@@ -181,7 +181,7 @@ def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Lon
     graph = csr_array((price[order], (hops.src[order], hops.dst[order])), shape=(ranks, ranks))
     predecessor = dijkstra(graph, indices=root, return_predecessors=True)[1]
     reached = np.flatnonzero(predecessor >= 0)
-    hop = np.full(ranks, -1)
+    hop = np.full(ranks, -1)  # by rank: the hop into it from its predecessor
     hop[reached] = order[np.searchsorted(pair[order], predecessor[reached].astype(np.int64) * ranks + reached)]
     levels: list[Longs] = []
     in_last_level = np.zeros(ranks, np.bool_)

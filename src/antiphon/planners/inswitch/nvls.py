@@ -80,7 +80,8 @@ def _yield_mixtures(
     """
     topology, collective = request.topology, request.collective
     count = len(collective.members)
-    # with fewer than 2 joints at once no reduction runs beside a multicast; 2 P joints leave no link idle
+    # with fewer than 2 joints at once no reduction runs beside a multicast; 2 P joints leave no link idle; a mixture
+    # also assumes that a rank's own data cross the switch (ability `own`)
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= joints_at_once < 2 * count
     if not (
         eligible
@@ -155,7 +156,7 @@ def plan_shares(collective: Collective, trees: list[SwitchTree], joints_at_once:
             builder.add_rows(
                 tree, multicast_step[share_of_row], chunk, src=end, dst=peer, op=COPY, joint=share_of_row
             )  # fmt: skip
-    shares = len(trees) * len(ends) // collective.blocks
+    shares = len(trees) * len(ends) // collective.blocks  # chunks of a block
     return replace(builder.to_schedule(collective, cut(collective, shares)), pieces=pieces)
 
 
@@ -166,11 +167,11 @@ def schedule_turns(count: int, joints_at_once: int, pieces: int, allreduce: bool
     the ranks where they end and begin carry 1/r and 1/m more than the others; that is least if half of the
     joints reduce and half multicast.
     """
-    # Rounds of as many shares as there are joints at once (0: unlimited).
+    # Rounds of as many shares as there are joints at once (0: unlimited). Each takes a step per piece.
     if not allreduce or not joints_at_once or (pieces == 1 and joints_at_once >= count):
         reduce_step = np.arange(count) // (joints_at_once or count) * pieces
-        return reduce_step, reduce_step + allreduce
-    # Half of the joints reduce, half multicast; with only one joint the two alternate.
+        return reduce_step, reduce_step + int(allreduce)
+    # Half of the joints reduce, half multicast. With only one joint the two alternate, so a round takes 2 steps.
     shares_at_once, stride = (joints_at_once // 2, pieces) if joints_at_once > 1 else (1, 2)
     reduce_step = np.arange(count) // min(shares_at_once, count) * stride
     return reduce_step, reduce_step + 1

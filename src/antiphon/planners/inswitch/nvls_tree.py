@@ -1,9 +1,9 @@
 """The planner `nvls-tree`: an allreduce over several boxes, with switches that reduce inside or between them.
 
 Input: an allreduce on several boxes. Output: schedules in three levels: (1) within each box a reducescatter by `nvls`
-(or a ring, if the box's switch cannot reduce); (2) for each i an allreduce among the i-th ranks of all boxes (a lane),
-by `sharp`, a double binary tree or a ring, of two boxes also by direct exchange, one step less; (3) within each box an
-allgather like (1). NVLS within and trees between is what NCCL calls NVLSTree.
+(or a ring, where that is faster or the switch cannot reduce); (2) for each i an allreduce among the i-th ranks of all
+boxes (a lane), by `sharp`, a double binary tree or a ring, of two boxes also by direct exchange, one step less; (3)
+within each box an allgather like (1). NVLS within and trees between is what NCCL calls NVLSTree.
 
 On B boxes of m ranks with a network card each, every card carries 1/m of nbytes with SHARP, or 2 (B - 1) / B times that
 with rings.
@@ -84,6 +84,7 @@ def nvls_tree(
     names = [name for name in BETWEEN if name != "direct" or len(boxes) == 2]
     for name in names if between is None else (between,):
         try:
+            # in boxes of unequal sizes several lanes may have the same ranks
             schedule_of_lane = {
                 lane: _plan_group(request, BETWEEN[name], "allreduce", lane) for lane in dict.fromkeys(lane_ranks)
             }

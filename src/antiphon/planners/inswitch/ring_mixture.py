@@ -95,7 +95,7 @@ def ring_hops(count: int, first_seats: Longs, laps: int) -> tuple[Longs, Longs, 
     # by seat, a heap of (hop number, chunk) that wait there; and by step (modulo count), which seats multicast
     waiting: list[list[tuple[int, int]]] = [[(0, lap * count + seat) for lap in range(laps)] for seat in range(count)]
     multicasting = [np.isin((np.arange(count) - step + 1) % count, first_seats).tolist() for step in range(count)]
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int]] = []  # step, sending seat, chunk, hop number
     step, hops_per_chunk = 0, 2 * (count - 1)
     while len(rows) < count * laps * hops_per_chunk:
         sent = [

@@ -35,7 +35,7 @@ class ScheduleBuilder:
     def add_rows(
         self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
     ) -> None:
-        """Add rows between ranks of the tree; `src` and `dst` are positions in `tree.ranks`."""
+        """Add rows between ranks of the tree; `src` and `dst` are positions in `tree.ranks`. `op`: COPY or REDUCE."""
         ranks = tree.ranks
         rank_count = len(ranks)
         pairs, pair_of_row = unique_inverse(src * rank_count + dst, rank_count * rank_count)

@@ -96,7 +96,7 @@ def switch_trees(
             reached = int((distance[: topology.ranks] > 0).sum())
             trees.append(((-reached, tree.narrowest_bandwidth(topology), -tree.up.shape[1]), tree))
     best = max((quality for quality, _ in trees), default=None)
-    distinct_trees: dict[bytes, SwitchTree] = {}
+    distinct_trees: dict[bytes, SwitchTree] = {}  # by their links
     for quality, tree in trees:
         if quality == best:
             distinct_trees.setdefault(tree.links.tobytes(), tree)
@@ -109,8 +109,10 @@ def usable_trees(topology: Topology, trees: list[SwitchTree]) -> tuple[list[Swit
     The limit of a switch is divided between the trees, which may share switches.
     """
     joints_at_once = min((count for tree in trees if (count := tree.joint_limit(topology))), default=0)
-    if joints_at_once < len(trees):
-        return (trees[:1], joints_at_once) if joints_at_once else (trees, 0)
+    if not joints_at_once:
+        return trees, 0
+    if joints_at_once < len(trees):  # not one joint for each tree: use a single tree
+        return trees[:1], joints_at_once
     return trees, joints_at_once // len(trees)
 
 
@@ -127,18 +129,19 @@ def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]
         return []
     nodes = topology.nodes
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    # links down from switches that also exist upwards: the tree is used both ways
+    # links out of switches that have an opposite: the tree is used both ways
     leads_down = (src >= topology.ranks) & np.isin(src * nodes + dst, dst * nodes + src)
     pair = distinct(src[leads_down] * nodes + dst[leads_down])
     graph = csr_array((np.ones(len(pair)), (pair // nodes, pair % nodes)), shape=(nodes, nodes))
     switches = np.arange(topology.ranks, nodes)
+    # by switch, the distance of its farthest member; infinite if one is out of reach
     farthest = dijkstra(graph, unweighted=True, indices=switches)[:, members].max(axis=1)
-    chosen = switches[np.argsort(farthest, kind="stable")][: min(int(np.isfinite(farthest).sum()), MOST_HUBS)]
-    if not len(chosen):
+    hubs = switches[np.argsort(farthest, kind="stable")][: min(int(np.isfinite(farthest).sum()), MOST_HUBS)]
+    if not len(hubs):
         return []
-    distance, predecessor = dijkstra(graph, unweighted=True, indices=chosen, return_predecessors=True)
+    distance, predecessor = dijkstra(graph, unweighted=True, indices=hubs, return_predecessors=True)
     distance = np.where(np.isfinite(distance), distance, 0).astype(np.int64)
-    return [(predecessor[i].astype(np.int64), distance[i]) for i in range(len(chosen))]
+    return [(predecessor[i].astype(np.int64), distance[i]) for i in range(len(hubs))]
 
 
 def _build_tree(topology: Topology, members: AnyInts, predecessor: Longs, distance: Longs) -> SwitchTree:
@@ -152,11 +155,11 @@ def _build_tree(topology: Topology, members: AnyInts, predecessor: Longs, distan
         node[rows, remaining_hops[rows]] = current[rows]
         rows = rows[remaining_hops[rows] > 0]
         current[rows], remaining_hops[rows] = predecessor[current[rows]], remaining_hops[rows] - 1
-    low, high = node[:, :-1], node[:, 1:]
-    exists = high >= 0
-    up, down = np.full(low.shape, -1, np.int64), np.full(low.shape, -1, np.int64)
-    up[exists] = _widest_links(topology, high[exists], low[exists])
-    down[exists] = _widest_links(topology, low[exists], high[exists])
+    parent, child = node[:, :-1], node[:, 1:]
+    exists = child >= 0
+    up, down = np.full(parent.shape, -1, np.int64), np.full(parent.shape, -1, np.int64)
+    up[exists] = _widest_links(topology, child[exists], parent[exists])
+    down[exists] = _widest_links(topology, parent[exists], child[exists])
     return SwitchTree(node, up, down)
 
 

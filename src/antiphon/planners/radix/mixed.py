@@ -139,7 +139,7 @@ def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs
     >>> [column.tolist() for column in edges(5, (2, 2, 2))]
     [[0, 1, 2, 2], [0, 0, 0, 2], [4, 2, 1, 3], [1, 2, 1, 1]]
     """
-    rows: list[tuple[Longs, ...]] = []
+    rows: list[tuple[Longs, ...]] = []  # by step, the columns of the result
     for number, level in enumerate(reversed(range(len(levels)))):
         # on this level a group is `levels[level]` subtrees of `distance` seats; the first seat of each is its root
         distance = math.prod(levels[:level])
@@ -164,7 +164,7 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
     ((2, 3, 4), None)
     """
     divisors = [d for d in range(2, min(max_factor, number) + 1) if number % d == 0]
-    best: dict[int, tuple[int, ...]] = {1: ()}
+    best: dict[int, tuple[int, ...]] = {1: ()}  # number -> its factors, the greatest first
 
     def search(cofactor: int) -> tuple[int, ...] | None:
         """Return the best factors of a cofactor, the greatest first; None if there are none."""
@@ -222,7 +222,8 @@ class Rows:
 def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     """Return the transfers by which all cores exchange all their data, a digit per round.
 
-    `node`, `item`: per core, the numbers that the result uses for it and for its initial data.
+    `far`: the farthest partners exchange first, else the nearest. `node`, `item`: per core, the numbers that the result
+    uses for it and for its initial data.
 
     One row per core and foreign item, the rows of a message adjacent; every column is written once, as a broadcast of
     small tables. O(cores^2).

@@ -100,6 +100,7 @@ def permrecmult(
     facts = {"radices": str(resolved), "rounds": schedule.steps}
     finished = finish_schedule(schedule, request, "permrecmult", options, pieces, facts)
     if by == "permute" and collective.kind != "allreduce":
+        # cost models price the permutation as local work; our tables for GPUs read the layout (lower/device/arrival.py)
         share = moved_share(collective, seating, resolved)
         rule = {"rule": "arrival", "radices": list(resolved.rounds), "ranks": resolved.ranks}
         local = (Local("permute", share),) if share else ()
@@ -150,8 +151,8 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     total = size if ranks is None else ranks
     if not 0 <= rank < total or total < size:
         raise Invalid(f"layout: rank {rank} of {total} ranks with radices {'x'.join(map(str, radices))} does not exist")
-    # the representatives of the ranks, which take part in the rounds: core c for `core.count[c]` seats from
-    # `core.first[c]` on, of which it is the last
+    # the representatives of the ranks, which take part in the rounds: core c for the `core.count[c]` seats from
+    # `core.first[c]` on; it is the last of these
     core = core_of(total, size)
     own_core = int(np.searchsorted(core.first, rank, side="right")) - 1
     order = np.array([own_core])

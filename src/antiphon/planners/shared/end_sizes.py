@@ -222,6 +222,7 @@ class Pipeline:
             np.array([*fractions.before, *[fractions.middle / pieces] * shown_pieces, *fractions.behind])
             / fractions.total
         )
+        # by row of `load` and step: a part that starts in step s loads step s + i as the schedule loads its step i
         step_load = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
         return float(
             step_load.max(axis=0).sum()

@@ -84,7 +84,7 @@ class Groups:
         """Return the groups as `parse_groups` reads them."""
         if all(group == SINGLE_RANK for group in self.subgroups):
             return str(self.size)
-        words: list[tuple[str, int]] = []
+        words: list[tuple[str, int]] = []  # a subgroup in words, and its repetitions
         for group in self.subgroups:
             inner = str(group) if all(p == SINGLE_RANK for p in group.subgroups) else f"({group})"
             words = (
@@ -168,7 +168,7 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
     [(0, 0, 2), (0, 0, 1), (1, 2, 3)]
     """
     seats = Seats.in_order(collective, order)
-    rows: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []  # step, sending seat, receiving seat
 
     def add_chain(group: Groups, first: int, seat: int, step: int) -> None:
         """Add the rows of a group whose seats begin at `first`; the data are at `seat` from `step` on."""
@@ -347,7 +347,8 @@ def _exchange_stretches(
 ) -> Iterator[SeatExchange]:
     """Yield the exchange of all stretches among the subgroups, then the exchanges inside the subgroups.
 
-    `stretches`: an owner per stretch, subgroup and content, in this order of nesting: the data that are exchanged.
+    `first`: the first seat of `groups`. `stretches`: an owner per stretch, subgroup and content, in this order of
+    nesting: the data that are exchanged.
     """
     subgroups = groups.subgroups
     sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.subgroup_starts())
@@ -434,7 +435,7 @@ def list_factorizations(number: int) -> list[list[int]]:
     [[12], [6, 2], [4, 3], [3, 4], [2, 6], [3, 2, 2], [2, 3, 2], [2, 2, 3]]
     """
     lists: list[list[int]] = []
-    level: list[tuple[list[int], int]] = [([], number)]
+    level: list[tuple[list[int], int]] = [([], number)]  # first factors, and the cofactor that remains
     while level and len(lists) < MAX_FACTORISATIONS:
         lists += [[*head, cofactor] for head, cofactor in level]
         level = [

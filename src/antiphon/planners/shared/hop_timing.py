@@ -119,9 +119,9 @@ class HopTimer:
 
     def __init__(self, plan: Schedule, topology: Topology) -> None:
         self.plan, self.topology = replace(plan, pieces=1), topology
-        self._row_labels: dict[int, tuple[Longs, Longs]] = {}
-        self._hop_classes: dict[int, HopClasses | None] = {}
-        self._progress: dict[tuple[HopClasses, int], HopProgress | None] = {}
+        self._row_labels: dict[int, tuple[Longs, Longs]] = {}  # by level
+        self._hop_classes: dict[int, HopClasses | None] = {}  # by level
+        self._progress: dict[tuple[HopClasses, int], HopProgress | None] = {}  # by classes and number of steps
 
     @cached_property
     def classes(self) -> Classification:
@@ -165,7 +165,7 @@ class HopTimer:
         load = self._class_loads(class_of, count)
         if load is None:
             return None
-        member_row = np.zeros(count, np.int64)
+        member_row = np.zeros(count, np.int64)  # by class, any one of its rows
         member_row[class_of] = np.arange(len(class_of))
         start_order = classes.order
         # the rows' constraints as constraints of classes, each once
@@ -260,9 +260,9 @@ class HopTimer:
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
             for low, high in pairwise(_cut_points(progress.counts[alike])):
                 # a hop sends the part (low, high] in the first step by whose end at least `high` units have passed
-                due = (progress.counts[alike] < high).sum(axis=1)
+                due_step = (progress.counts[alike] < high).sum(axis=1)
                 chunk_table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
-                step = due[index_of[hops.class_of[hop_rows]]]
+                step = due_step[index_of[hops.class_of[hop_rows]]]
                 rows.append(PlanRows(plan=0, rows=hop_rows, step=step, chunk=number + count))
                 count += len(chunks)
         denominator = plan.chunks.denominator * progress.denominator
@@ -323,7 +323,7 @@ class _Rows:
 
     def __init__(self) -> None:
         self.count = 0
-        self.entries: list[tuple[Longs, Longs, Floats]] = []
+        self.entries: list[tuple[Longs, Longs, Floats]] = []  # row, column, value
 
     def add_rows(self, *terms: tuple[Longs, float]) -> None:
         """Append rows: the i-th is the sum, over the terms (columns, value), of value * columns[i]."""
@@ -560,7 +560,7 @@ def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:
 
 
 def longest_chains(first: Longs, after: Longs, lag: Longs, count: int) -> Longs:
-    """Return for each item the largest total lag of a chain of items before it."""
+    """Return for each item the largest total lag of a chain before it: after[i] comes lag[i] steps after first[i]."""
     depth = np.zeros(count, np.int64)
     while True:
         reached = depth.copy()
@@ -579,18 +579,18 @@ def _number_values(values: NDArray[Any]) -> Hashes:
 def _hash_rows(*columns: Hashes) -> Hashes:
     """Return a 64-bit hash of the values side by side."""
     with np.errstate(over="ignore"):
-        out = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)  # any start but 0
+        hashes = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)  # any start but 0
         for values in columns:  # twice multiply-xorshift
-            out = (out ^ values) * HASH_MULTIPLIER
-            out ^= out >> np.uint64(32)
-            out *= HASH_MULTIPLIER
-            out ^= out >> np.uint64(29)
-        return out
+            hashes = (hashes ^ values) * HASH_MULTIPLIER
+            hashes ^= hashes >> np.uint64(32)
+            hashes *= HASH_MULTIPLIER
+            hashes ^= hashes >> np.uint64(29)
+        return hashes
 
 
 def _sum_hashes(values: Hashes, at: Longs, size: int) -> Hashes:
     """Return, for each of `size` items, the sum of the values at it modulo 2^64: independent of their order."""
-    out = np.zeros(size, np.uint64)
+    sums = np.zeros(size, np.uint64)
     with np.errstate(over="ignore"):
-        np.add.at(out, at, values)
-    return out
+        np.add.at(sums, at, values)
+    return sums

@@ -83,7 +83,7 @@ class PipelineOptions:
     None leaves a choice to the search for the fastest schedule; a size of None is any size.
     """
 
-    planner: str
+    planner: str  # its name, for errors
     pieces: int | None = None
     steps: int | None = None
     sizes: tuple[int | None, ...] = (None,)
@@ -132,7 +132,10 @@ class PipelinePlans:
 
 
 def stage_plans(prepared: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
-    """Yield pipelined schedules for all sizes: as the options say, else the fastest; several for a size of None."""
+    """Yield pipelined schedules for all sizes: as the options say, else the fastest; several for a size of None.
+
+    Option `pieces` gives one schedule, the same for all sizes.
+    """
     for nbytes in options.sizes if options.pieces is None else options.sizes[:1]:
         yield from _stage_size(nbytes, prepared, options)
 
@@ -339,7 +342,7 @@ def _fastest_uneven(
 
     With more steps the time falls, then grows with their latency. `full_rate_time`: seconds if links were never idle.
     """
-    results: dict[int, tuple[float, StartSizes]] = {}
+    results: dict[int, tuple[float, StartSizes]] = {}  # number of steps -> seconds, starts
     no_gains, untried = 0, list(step_numbers)
     few_steps = bool(step_numbers) and step_numbers[-1] <= PIPELINING.few_steps
     while untried:
@@ -372,14 +375,14 @@ def _next_steps(
 
     def seconds(steps: int) -> float:
         """Return the time that the model predicts for an untried number of steps."""
-        near = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
-        wire_times = [results[tried][1].time * nbytes for tried in near]
-        latency_seconds = results[near[0]][1].latency * steps / near[0]
+        nearest = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
+        wire_times = [results[tried][1].time * nbytes for tried in nearest]
+        latency_seconds = results[nearest[0]][1].latency * steps / nearest[0]
         # a line in 1 / steps through the two nearest numbers tried; with a single one, through (0, `full_rate_time`)
-        slope = (wire_times[0] - (full_rate_time if len(near) < 2 else wire_times[1])) / (
-            1 / near[0] - (1 / near[1] if near[1:] else 0)
+        slope = (wire_times[0] - (full_rate_time if len(nearest) < 2 else wire_times[1])) / (
+            1 / nearest[0] - (1 / nearest[1] if nearest[1:] else 0)
         )
-        return latency_seconds + max(wire_times[0] + slope * (1 / steps - 1 / near[0]), full_rate_time)
+        return latency_seconds + max(wire_times[0] + slope * (1 / steps - 1 / nearest[0]), full_rate_time)
 
     best_steps = min(results, key=lambda steps: results[steps][0])
     # the model may be wrong near the best: try its neighbours if they could be better at all
@@ -420,7 +423,7 @@ def pipe_schedule(
         yield replace(schedule, pieces=pieces)
         return
     choices = PIECE_NUMBERS if schedule.steps > 1 else (1,)
-    piece_numbers: dict[int, None] = {}
+    piece_numbers: dict[int, None] = {}  # an ordered set
     for nbytes in sizes:
         piece_numbers |= dict.fromkeys(
             choices if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)]

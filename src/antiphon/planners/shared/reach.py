@@ -44,7 +44,7 @@ def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]
     `hops`: (rank, hop) pairs of all ranks but the root. Where the direction of a hop turns round, its path is the old
     `back`, so callers that use paths must have filled it in.
     """
-    neighbours: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
+    neighbours: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)  # paths to and from each
     for rank, hop in hops:
         neighbours[hop.parent][rank] = (hop.path, hop.back)
         neighbours[rank][hop.parent] = (hop.back, hop.path)
@@ -100,7 +100,7 @@ class Reach:
             tree = {source: Hop(parent=-1, path=(), depth=0)}
             level = [source]
             while level and len(tree) < self.topology.ranks:  # stop once all ranks are reached
-                options_of: dict[int, list[tuple[int, Path]]] = {}
+                options_of: dict[int, list[tuple[int, Path]]] = {}  # rank -> possible (parent, path)
                 for rank in level:
                     near = self.neighbours(rank)
                     for head in [neighbour for neighbour in near if neighbour not in tree]:
@@ -144,16 +144,18 @@ def drop_slow_hops(reach: Reach, block_bytes: float) -> bool:
         types = [topology.types[int(topology.link_type[link])] for link in path]
         return sum(t.latency for t in types) + block_bytes / min(float(t.bandwidth) for t in types)
 
-    direct = [{head: min(map(seconds, paths)) for head, paths in reach.neighbours(rank).items()} for rank in ranks]
+    direct_seconds = [
+        {head: min(map(seconds, paths)) for head, paths in reach.neighbours(rank).items()} for rank in ranks
+    ]
     chain_seconds = np.full((topology.ranks, topology.ranks), np.inf)
     for rank in ranks:
-        chain_seconds[rank, list(direct[rank])] = list(direct[rank].values())
+        chain_seconds[rank, list(direct_seconds[rank])] = list(direct_seconds[rank].values())
     for middle in ranks:  # Floyd and Warshall: chains through ranks up to this one
         np.minimum(chain_seconds, chain_seconds[:, middle, None] + chain_seconds[None, middle, :], out=chain_seconds)
     slow = {
         (rank, head)
         for rank in ranks
-        for head, time in direct[rank].items()
+        for head, time in direct_seconds[rank].items()
         if chain_seconds[rank, head] < time * (1 - _SAME_TIME)
     }
     for rank in ranks:

@@ -88,7 +88,7 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> Pai
     equal_links_out = np.ones(len(src), np.int64)
     hops = np.ones(len(src), np.int64)
     hops[unlinked] = 0
-    routed_rows: list[tuple[Longs, Ints]] = []
+    routed_rows: list[tuple[Longs, Ints]] = []  # pairs, and their links padded with -1
     for rows, lengths, links, equal_links in _switched_paths(topology, src, dst, unlinked, width, stripe):
         hops[rows], equal_links_out[rows] = lengths, equal_links
         routed_rows.append((rows, links))
@@ -137,7 +137,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
             f"{topology.name}; {suggestion}"
         )
     count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
-    stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
+    stripes = [first, *(find_paths(topology, src, dst, stripe) for stripe in range(1, count))]
     striped = [_with_routes(schedule, stripe_paths, inverse, within_rank) for stripe_paths in stripes]
     return striped[0] if count == 1 else merge(striped)
 
@@ -295,6 +295,7 @@ class SwitchLinks:
         """
         ranks = topology.ranks
         tail, head = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+        # links to switches by the node that they leave, then links to ranks by (switch, rank); of each the widest first
         up = np.flatnonzero(head >= ranks)
         up = up[np.lexsort((up, -width[up], tail[up]))]
         down = np.flatnonzero((tail >= ranks) & (head < ranks))
@@ -362,21 +363,23 @@ class SwitchLinks:
         from scipy.sparse.csgraph import dijkstra
 
         near_count = self.near_ptr[targets + 1] - self.near_ptr[targets]
-        out = np.full((len(targets), self.switches), FAR, np.int32)
+        distances = np.full((len(targets), self.switches), FAR, np.int32)
         with_switch = np.flatnonzero(near_count)
         if not len(with_switch):
-            return out
+            return distances
         # one search per distinct switch next to a target, backwards; a target's distance is the least of its switches'
         begins, begin_index = unique_inverse(
             self.near[concat_ranges(self.near_ptr[targets[with_switch]], near_count[with_switch])], self.switches
         )
         tail = np.repeat(np.arange(self.switches), np.diff(self.up.ptr[self.ranks :]))
         head = self.up.head[self.up.ptr[self.ranks] :]
-        back = csr_array((np.ones(len(tail)), (head, tail)), shape=(self.switches, self.switches))
-        reach = dijkstra(back, unweighted=True, indices=begins)
-        hops = np.where(np.isfinite(reach), reach + 1, FAR).astype(np.int32)
-        out[with_switch] = np.minimum.reduceat(hops[begin_index], (np.cumsum(near_count) - near_count)[with_switch])
-        return out
+        reversed_links = csr_array((np.ones(len(tail)), (head, tail)), shape=(self.switches, self.switches))
+        search_distances = dijkstra(reversed_links, unweighted=True, indices=begins)
+        hops = np.where(np.isfinite(search_distances), search_distances + 1, FAR).astype(np.int32)
+        distances[with_switch] = np.minimum.reduceat(
+            hops[begin_index], (np.cumsum(near_count) - near_count)[with_switch]
+        )
+        return distances
 
     def _next_links(
         self, distance: Ints, target_index: Longs, node: Ints | Longs, targets: Longs, stripe: int

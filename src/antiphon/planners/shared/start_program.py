@@ -31,11 +31,13 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
 
-ALIKE = 0.01  # kinds are merged if their loads differ by less than this fraction of the plan's largest load
-EDGE = 12  # steps at each end, besides those of the deepest class, with own variables (with 4, schedules 0.7 % slower)
-MANY = 2_500  # nonzero entries above which the interior point method (with crossover) is quicker, up to four times
-QUICKER = 1e-3  # surcharge, relative to the time, on the class with the slowest path
-TIE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
+KIND_TOLERANCE = 0.01  # kinds are merged if their loads differ by less than this fraction of the plan's largest load
+# Steps at each end, besides those of the deepest class, with variables of their own (with 4, schedules 0.7 % slower).
+OWN_EDGE_STEPS = 12
+# Nonzero entries from which on the interior point method (with crossover) is quicker, up to four times.
+MIN_INTERIOR_ENTRIES = 2_500
+LATENCY_SURCHARGE = 1e-3  # surcharge, relative to the time, on the class with the slowest path
+TIE_SURCHARGE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
 
 
 def undominated_rows(load: Floats, decimals: int) -> list[int]:
@@ -43,10 +45,10 @@ def undominated_rows(load: Floats, decimals: int) -> list[int]:
 
     Of rows that are equal to `decimals` digits, one is kept.
     """
-    top = load.max(initial=0.0)
-    if not top:
+    max_load = load.max(initial=0.0)
+    if not max_load:
         return []
-    _, first = np.unique(np.round(load / top, decimals), axis=0, return_index=True)
+    _, first = np.unique(np.round(load / max_load, decimals), axis=0, return_index=True)
     heaviest_first = first[np.argsort(-load[first].sum(axis=1), kind="stable")]
     rows: list[int] = []
     for row in heaviest_first.tolist():
@@ -86,27 +88,25 @@ class _StepGroups:
 
     def __init__(self, steps: int, deepest: int) -> None:
         """`steps`: of the whole pipeline. `deepest`: the most steps of any class."""
-        self.steps, self.edge = steps, deepest + EDGE
+        self.steps, self.edge = steps, deepest + OWN_EDGE_STEPS
         # steps from `low` to `high` - 1 are in the middle: every chunk under way there started in the middle, too
         low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
-        every = np.arange(steps)
+        step = np.arange(steps)
         if high - low < 2:  # a short pipeline has no middle
             self.edge = steps
             low = high = steps
-        self.variable = (
-            np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
-        )
-        self.has_rows: Bools = (every <= low) | (every >= high)  # the rows of one middle step hold for all
+        self.variable = np.where(step < low, step, np.maximum(step - (high - low) + 1, low)) if low < steps else step
+        self.has_rows: Bools = (step <= low) | (step >= high)  # the rows of one middle step hold for all
         self.variable_count = int(self.variable[-1]) + 1
 
     def start_variables(self, depth: int) -> Longs:
         """Return the number of the start variable of each step in which a class of `depth` steps can start: one for
         all steps in the middle."""
-        every = np.arange(self.steps - depth + 1)
-        last = len(every) - self.edge
-        if last <= self.edge:
-            return every
-        return np.where(every < self.edge, every, np.maximum(every - (last - self.edge) + 1, self.edge))
+        start = np.arange(self.steps - depth + 1)
+        middle_end = len(start) - self.edge
+        if middle_end <= self.edge:
+            return start
+        return np.where(start < self.edge, start, np.maximum(start - (middle_end - self.edge) + 1, self.edge))
 
 
 def count_entries(chunk_class: ChunkClass, kinds: Sequence[int], steps: int, deepest: int) -> int:
@@ -148,11 +148,11 @@ def solve_starts(
     # by class, the column of its first start variable; last, the end of all of them
     first_column = np.cumsum([0, *(int(variables[-1]) + 1 for variables in start_variables)])
     length_column, plan_column = int(first_column[-1]), int(first_column[-1]) + step_groups.variable_count
-    # variables in this order: starts b by class, lengths t of steps, fractions p of plans. Loads are divided by the top
-    top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
+    # variables in this order: starts b by class, lengths t of steps, fractions p of plans
+    max_load = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0  # loads are divided by it
     latencies = np.array([chunk_class.latency.max() for chunk_class in classes])
     # a slight surcharge on classes with slow paths prefers quick ones among nearly equal solutions
-    surcharge = QUICKER * (latencies - latencies.min()) / (latencies.max() or 1.0)
+    surcharge = LATENCY_SURCHARGE * (latencies - latencies.min()) / (latencies.max() or 1.0)
     rows, columns, values = [], [], []
     cost, upper_bound = np.zeros(plan_column + len(plans)), np.full(plan_column + len(plans), np.inf)
     # a length variable counts as many times as there are steps that it stands for
@@ -169,9 +169,9 @@ def solve_starts(
         has_row = step_groups.has_rows[step]
         rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[step])[has_row])
         columns.append(np.broadcast_to(begin + variables, step.shape)[has_row])
-        values.append(np.broadcast_to((load[kind, offset] / top)[:, None], step.shape)[has_row])
+        values.append(np.broadcast_to((load[kind, offset] / max_load)[:, None], step.shape)[has_row])
         columns_of = slice(begin, begin + int(variables[-1]) + 1)
-        equal[number, columns_of] = np.bincount(variables)  # how many steps each variable stands for
+        equal[number, columns_of] = np.bincount(variables)  # the steps that each variable stands for
         equal[number, plan_column + plans.index(chunk_class.plan)] = -1
         cost[columns_of] = surcharge[number] * equal[number, columns_of]
         if forbidden is not None:
@@ -184,9 +184,9 @@ def solve_starts(
     upper = sparse.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
     # the interior point method is quicker on large programs, but returns a mixture of equal optima: a tiny random cost
     # makes the optimum unique
-    large = upper.nnz >= MANY
-    if large:
-        tie_break = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), length_column)
+    is_large = upper.nnz >= MIN_INTERIOR_ENTRIES
+    if is_large:
+        tie_break = np.random.default_rng(0).uniform(0, TIE_SURCHARGE * len(plans) / len(classes), length_column)
         cost[:length_column] += tie_break * equal[:, :length_column].sum(axis=0)
     solution = linprog(
         cost,
@@ -195,7 +195,7 @@ def solve_starts(
         A_eq=sparse.csr_array(equal),
         b_eq=np.append(np.zeros(len(classes)), 1.0),
         bounds=np.stack([np.zeros(len(cost)), upper_bound], axis=1),
-        method="highs-ipm" if large else "highs",
+        method="highs-ipm" if is_large else "highs",
     )
     if solution.status != 0:
         return None
@@ -219,13 +219,13 @@ def merge_kinds(classes: Sequence[ChunkClass]) -> list[ChunkClass]:
 
 
 def distinct_kinds(classes: Sequence[ChunkClass]) -> list[int]:
-    """Return kinds (by number), one for each set of nearly equal ones (ALIKE).
+    """Return kinds (by number), one for each set of nearly equal ones (KIND_TOLERANCE).
 
     >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])
     >>> distinct_kinds([ChunkClass(0, np.arange(1), load, np.zeros(2))])
     [0, 2]
     """
-    tops: dict[int, float] = {}
+    tops: dict[int, float] = {}  # by plan, its largest load
     for chunk_class in classes:
         tops[chunk_class.plan] = max(tops.get(chunk_class.plan, 0.0), float(chunk_class.load.max()))
     if not tops:
@@ -233,6 +233,6 @@ def distinct_kinds(classes: Sequence[ChunkClass]) -> list[int]:
     loads = np.concatenate([chunk_class.load / tops[chunk_class.plan] for chunk_class in classes], axis=1)
     kinds: list[int] = []
     for number, row in enumerate(loads):
-        if not kinds or np.abs(loads[kinds] - row).max(axis=1).min() > ALIKE:
+        if not kinds or np.abs(loads[kinds] - row).max(axis=1).min() > KIND_TOLERANCE:
             kinds.append(number)
     return kinds

@@ -56,7 +56,7 @@ def thin_trees(schedule: Schedule, topology: Topology, max_hops: int) -> Schedul
 
 
 def _count_by_size(share: Longs, count: int) -> tuple[Longs, Longs]:
-    """Return the class of every chunk, by size, and how many of each class to keep: `count` in all, by their data.
+    """Return the class of every chunk, by size, and the number of each class to keep: `count` in all, by their data.
 
     Fewer if a class has too few chunks for its data, as those kept are equally large.
 

@@ -85,7 +85,7 @@ def match_links(old: Topology, new: Topology) -> Ints:
     number = {place: node for node, place in enumerate(new.places) if node >= new.ranks}
     switches = [number.get(place, -1) for place in old.places[old.ranks :]]
     node = np.array([*range(old.ranks), *switches], np.int64)
-    by_key: dict[tuple[int, int, str], list[int]] = {}
+    by_key: dict[tuple[int, int, str], list[int]] = {}  # (ends, kind) -> links of `new`, the first one last
     new_ends = zip(new.link_src.tolist(), new.link_dst.tolist(), new.link_type.tolist(), strict=True)
     for link, (a, b, kind) in enumerate(new_ends):
         by_key.setdefault((a, b, new.types[kind].kind), []).append(link)
@@ -128,10 +128,10 @@ def _block_ends(collective: Collective) -> list[tuple[int, int]]:
     relation, blocks = collective.relation, collective.blocks
     ends = []
     for block, rank in ((relation.pre_block, relation.pre_rank), (relation.post_block, relation.post_rank)):
-        only = np.full(blocks, -1, np.int64)
-        only[block] = rank
-        only[np.bincount(block, minlength=blocks) > 1] = -1
-        ends.append(only.tolist())
+        single_rank = np.full(blocks, -1, np.int64)
+        single_rank[block] = rank
+        single_rank[np.bincount(block, minlength=blocks) > 1] = -1
+        ends.append(single_rank.tolist())
     return list(zip(*ends, strict=True))
 
 
@@ -166,8 +166,8 @@ class _Hops:
         source, end = (as_int32(np.concatenate(columns)[first]) for columns in (sources, ends))
         links, table = links[first], table.take(first)
         # beside its links, a hop loads their limits; the empty row at the end is that of the padding (link -1)
-        own = topology.resources
-        limits = _padded(np.append(own.limit_ptr, own.limit_ptr[-1]), own.limit_of)
+        link_limits = topology.resources
+        limits = _padded(np.append(link_limits.limit_ptr, link_limits.limit_ptr[-1]), link_limits.limit_of)
         resources = np.concatenate([links, limits[links].reshape(len(links), -1)], axis=1)
         resources[resources < 0] = topology.links + len(topology.limits)
         into, out_of = ((pointers(x, topology.ranks), order_of(x, topology.ranks)) for x in (end, source))

@@ -61,7 +61,7 @@ def spread_trees(collective: Collective, trees: Iterable[SpanningTree]) -> Sched
         receivers[block].add(rank)
     by_root = trees_by_root(trees)
     pruned: dict[tuple[int, frozenset[int]], list[list[tuple[int, Hop]]]] = {}
-    shares: list[tuple[int, Fraction]] = []
+    shares: list[tuple[int, Fraction]] = []  # by chunk: block, fraction of it
     rows: list[Row] = []
     # a chunk per block and tree of its source; a block without receivers gets one chunk that does not move
     for block in range(collective.blocks):
@@ -119,8 +119,8 @@ def reduce_and_spread(collective: Collective, pairs: Iterable[Pair]) -> Schedule
         up, down = _branches(pair.up), _branches(pair.down)
         deepest_branches = {up[rank] for rank, *_, depth in pair.up if depth == deepest}
         partner = min(deepest_branches) if len(deepest_branches) == 1 and deepest_branches <= {*down.values()} else None
-        # with a partner, all other branches are less deep: they reduce a step early, and the root exchanges with the
-        # partner in step deepest - 1
+        # with a partner, all other branches are less deep: they reduce a step early (True counts as 1), and the root
+        # exchanges with the partner in step deepest - 1
         for rank, parent, path, depth in pair.up:
             early = partner not in (None, up[rank])
             rows.append((deepest - depth - early, chunk, rank, parent, REDUCE, path))

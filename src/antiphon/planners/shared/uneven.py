@@ -37,10 +37,10 @@ from antiphon.planners.shared.start_program import ChunkClass, count_entries, di
 MOST_ALONE = 64  # up to this many chunks, each is a class
 MOST_ENTRIES = 50_000  # of a linear program
 MOST_ROWS = 3 * 2**19  # transfers of a schedule in uneven parts
-NOTHING = 1e-9  # amounts below this count as 0
-LONG = 8  # at least this many consecutive equal starts become pieces of one chunk
-SIMPLE = 256  # denominators up to this are tried first: with one that fits all amounts nothing is rounded
-NEAR = 1e-7  # tolerance within which an amount is a multiple of 1 / denominator
+NEGLIGIBLE = 1e-9  # amounts below this count as 0
+MIN_RUN = 8  # at least this many consecutive equal starts become pieces of one chunk
+MAX_SIMPLE_DENOMINATOR = 256  # up to this all are tried first: with one that fits all amounts nothing is rounded
+MULTIPLE_TOLERANCE = 1e-7  # an amount this near to a multiple of 1 / denominator counts as one
 DENOMINATORS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # to which amounts are rounded in turn
 MAX_ROUNDING_LOSS = 5e-4  # fraction of the time that rounding may cost
 
@@ -80,7 +80,7 @@ class UnevenStarts:
         plans, leave out the last ones, but at least this many stay.
         """
         self.min_plans = min_plans
-        self._cached_sizes: dict[tuple[int, tuple[int, int]], StartSizes | None] = {}
+        self._cached_sizes: dict[tuple[int, tuple[int, int]], StartSizes | None] = {}  # by steps, quiet
         self.plans = [replace(plan, pieces=1) for plan in plans]
         unmerged_classes = [
             chunk_class
@@ -92,7 +92,8 @@ class UnevenStarts:
         self.kinds = distinct_kinds(self.classes)
         self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
         quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
-        self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)  # seconds; sums of floats may differ a little
+        # Seconds of the quickest path. Sums of floats may differ a little.
+        self.quickest = min(quickest_paths, default=0.0) * (1 + NEGLIGIBLE)
         self._any_slow_path = any((chunk_class.latency > self.quickest).any() for chunk_class in self.classes)
 
     def deepest_of(self, plan: int) -> int:
@@ -170,15 +171,15 @@ class UnevenStarts:
     @cached_property
     def _merged_classes(self) -> list[MergedClass]:
         """Classes of a plan with equal depth, merged to start together."""
-        numbers_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        numbers_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # by plan and depth
         for number, chunk_class in enumerate(self.classes):
             numbers_of[chunk_class.plan, chunk_class.steps].append(number)
-        out = []
+        merged = []
         for numbers in numbers_of.values():
             load = np.sum([self.classes[n].load for n in numbers], axis=0)
             latency = np.max([self.classes[n].latency for n in numbers], axis=0)
-            out.append((replace(self.classes[numbers[0]], load=load, latency=latency), tuple(numbers)))
-        return out
+            merged.append((replace(self.classes[numbers[0]], load=load, latency=latency), tuple(numbers)))
+        return merged
 
     def _usable_plans(self, steps: int, grouping: Sequence[MergedClass]) -> list[int]:
         """Return the plans that finish in `steps` steps, as many as fit the linear program.
@@ -223,10 +224,10 @@ class UnevenStarts:
         )
         if starts is None:
             return None
-        out = np.zeros((len(self.classes), steps))
+        fractions = np.zeros((len(self.classes), steps))
         for (_, numbers), class_start in zip(merged_classes, starts, strict=True):
-            out[list(numbers), : len(class_start)] = class_start
-        return out
+            fractions[list(numbers), : len(class_start)] = class_start
+        return fractions
 
     def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
         """Return the amounts as integers in 1 / denominator. First each plan's amount is rounded, then its starts."""
@@ -235,12 +236,12 @@ class UnevenStarts:
         for number, chunk_class in enumerate(self.classes):
             plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))
         shares = round_to_total(np.array(plans), denominator)
-        out = np.zeros(exact.shape, np.int64)
+        counts = np.zeros(exact.shape, np.int64)
         for number, chunk_class in enumerate(self.classes):
             share = int(shares[chunk_class.plan])
             if share:
-                out[number] = round_keeping_run(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
-        return out
+                counts[number] = round_keeping_run(np.where(exact[number] > NEGLIGIBLE, exact[number], 0.0), share)
+        return counts
 
     def _seconds_per_byte(self, sizes: Floats, steps: int) -> float:
         """Return the sum of the lengths of steps, for fractions by class and step."""
@@ -255,6 +256,7 @@ class UnevenStarts:
         """Return the schedule: a copy of every class for each of its starts; a long run of equal starts is one copy in
         pieces."""
         common = self._common_denominator
+        # `chunk_table` (`join_plans`) begins with the chunks that no plan moves; `count`: the chunks in it so far
         unmoved_blocks, unmoved_shares = unmoved_chunks(self.plans, sizes.denominator, common)
         chunk_table, rows, count = [(unmoved_blocks, unmoved_shares)], [], len(unmoved_blocks)
         pieces = [np.ones(count, np.int64)]
@@ -265,6 +267,7 @@ class UnevenStarts:
             index_in_class = np.full(len(plan.chunks), -1, np.int64)
             index_in_class[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
             class_rows = np.flatnonzero(index_in_class[plan.chunk] >= 0)
+            # by row, its step after the start of its chunk
             level = plan.step[class_rows] - _first_steps(plan)[plan.chunk[class_rows]]
             scale = common // plan.chunks.denominator
             for start, piece_count in starts.items():
@@ -315,7 +318,7 @@ def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Fl
     capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
     load, latency = np.zeros((len(capacity), steps)), np.zeros(steps)
     load[crossings.resource, crossings.step] = crossings.load.astype(float) / float(crossings.scale)
-    latency[crossings.window_step] = crossings.window_latency
+    latency[crossings.window_step] = crossings.window_latency  # unpipelined, a window of loads is one step
     return load / capacity[:, None], latency
 
 
@@ -324,32 +327,34 @@ def _list_starts(counts: NDArray[np.int64]) -> list[dict[int, int]]:
 
     Pieces of one chunk start in consecutive steps with equal amounts. So the longest run of such starts of a class
     becomes one start in several pieces, and the others are starts of 1 piece. All classes use the same number of
-    pieces: the length of the shortest such run of LONG or more.
+    pieces: the length of the shortest such run of MIN_RUN or more.
     """
     runs = [longest_run(row) for row in counts]
-    pieces = min((length for _, length in runs if length >= LONG), default=1)
-    out = []
+    pieces = min((length for _, length in runs if length >= MIN_RUN), default=1)
+    starts_of_classes = []
     for row, (start, length) in zip(counts, runs, strict=True):
         starts = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
         if 1 < pieces <= length:
             starts = {at: 1 for at in starts if not start < at < start + pieces} | {start: pieces}
-        out.append(starts)
-    return out
+        starts_of_classes.append(starts)
+    return starts_of_classes
 
 
 def simple_denominator(sizes: Floats) -> list[int]:
-    """Return the smallest denominator up to SIMPLE that fits all these fractions, as a list of one; [] if none fits."""
-    nonzero_sizes = sizes[sizes > NOTHING]
+    """Return the smallest denominator up to MAX_SIMPLE_DENOMINATOR that fits all these fractions, alone in a list; []
+    if none fits.
+    """
+    nonzero_sizes = sizes[sizes > NEGLIGIBLE]
     return [
         k
-        for k in range(1, SIMPLE + 1)
-        if np.abs(nonzero_sizes * k - np.round(nonzero_sizes * k)).max(initial=0) < NEAR * k
+        for k in range(1, MAX_SIMPLE_DENOMINATOR + 1)
+        if np.abs(nonzero_sizes * k - np.round(nonzero_sizes * k)).max(initial=0) < MULTIPLE_TOLERANCE * k
     ][:1]
 
 
 def round_to_total(values: Floats, total: int) -> NDArray[np.int64]:
     """Return integers near these proportions that sum to the total (method of largest remainders)."""
-    return largest_remainders(values / values.sum() * total, total, NOTHING)
+    return largest_remainders(values / values.sum() * total, total, NEGLIGIBLE)
 
 
 def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:
@@ -360,7 +365,7 @@ def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:
     remainder = total - equal_share * length
     other_values = values.copy()
     other_values[start : start + length] = 0
-    if length < LONG or remainder < 0 or not (equal_share and other_values.any()):
+    if length < MIN_RUN or remainder < 0 or not (equal_share and other_values.any()):
         return round_to_total(values, total)
     counts = round_to_total(other_values, remainder)
     counts[start : start + length] = equal_share
