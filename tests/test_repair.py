@@ -252,6 +252,25 @@ def test_what_cannot_be_repaired(kind: str, broken: dict[str, Any], error: type[
         repair(antiphon.plan(kind, "ring:ranks=4", planner="trees"), degrade("ring:ranks=4", **broken))
 
 
+def test_a_table_of_several_schedules_is_repaired_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tune = ["tune", "allreduce", "full:ranks=4", "--nbytes", "1KB:64MB:4", "--planner", "direct", "--planner", "ring"]
+    assert run([*tune, "-o", "table.json"]) == 0
+    assert run(["topology", "degrade", "full:ranks=4", "--drop", "0-1", "-o", "broken.json"]) == 0
+    capsys.readouterr()
+    assert run(["plan", "broken.json", "--repair", "table.json", "-o", "new.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    entries = antiphon.load("new.json").entries
+    assert len(entries) > 1
+    assert lines[0].endswith(f"of {len(entries)} schedules")
+    rows = [line.split()[-3:] for line in lines if " of " in line][1:]
+    repaired = [entry.claims["repaired"] for entry in entries]
+    assert rows == [[str(claim["kept"]), "of", str(claim["transfers"])] for claim in repaired]
+    assert run(["verify", "new.json", "--proof"]) == 0
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "dgx1v", "--planner", "trees", "-o", "old.json"]) == 0

@@ -23,12 +23,12 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
 from antiphon.select import SeveralOrders, every_plan, figures_of
-from antiphon.show.columns import LABEL_INDENT, paragraph
+from antiphon.show.columns import LABEL_INDENT, paragraph, table
 from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import options_text
-from antiphon.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
+from antiphon.units import format_ends, format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 
 PlanOutputs = Annotated[list[Path] | None, arg.output_option("plan")]
 PlanNbytes = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
@@ -216,11 +216,7 @@ def _stopped_text(why: str) -> str:
 
 
 def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path]) -> str:
-    """Write a plan to these files, and return its description."""
-    from antiphon.core.serialize import save_plan
-
-    for path in out:
-        save_plan(path, plan)
+    """Write a plan of one schedule to these files, and return its description."""
     (entry,) = plan.entries
     provenance = entry.schedule.provenance
     lines = [plan_text(figures)]
@@ -232,9 +228,27 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path])
         lines.append(_stopped_text(str(figures["stopped"])))
     if entry.claims.get("order"):
         lines.append("  order:     every element is combined in one: the same bits at all sizes")
-    lines.append("  verified:  every rank ends with exactly what it should")
+    return "\n".join([*lines, *_save_verified(plan, out)])
+
+
+def _save_verified(plan: Plan, out: Sequence[Path]) -> list[str]:
+    """Write a plan to these files, and return the lines that say so, and that it was verified."""
+    from antiphon.core.serialize import save_plan
+
+    for path in out:
+        save_plan(path, plan)
     written = [str(path) for path in out] or ["no plan (-o plan.json writes it)"]
-    return "\n".join([*lines, *(f"  written:   {text}" for text in written)])
+    return ["  verified:  every rank ends with exactly what it should", *(f"  written:   {text}" for text in written)]
+
+
+def _repaired_ranges(plan: Plan) -> list[str]:
+    """Return a table of the ranges of a repaired plan: who planned the old schedule, and how much of it was kept."""
+    rows = []
+    for entry in plan.entries:
+        repaired = entry.claims["repaired"]
+        ends = format_ends(entry.start, entry.stop)
+        rows.append([*ends, str(repaired["planner"]), f"{repaired['kept']} of {repaired['transfers']}"])
+    return table(["from", "to", "old planner", "transfers kept"], rows)
 
 
 def _check_options(context: typer.Context, option: str, allowed: Collection[str], pictures: Sequence[Path]) -> None:
@@ -268,11 +282,16 @@ def _repair(
     repaired = [entry.claims["repaired"] for entry in plan.entries]
     kept_rows, total = (sum(claim[key] for claim in repaired) for key in ("kept", "transfers"))
     share, planner = kept_rows / max(total, 1), repaired[-1]["planner"]
-    text = f"kept {kept_rows} of {total} transfers ({share:.0%}) of the plan by {planner}"
+    source = f"the plan by {planner}" if len(repaired) == 1 else f"{len(repaired)} schedules"
+    text = f"kept {kept_rows} of {total} transfers ({share:.0%}) of {source}"
     if is_whole := kept_rows == total:
         text += ", as all of them still work"
     figures = figures_of(plan)
-    lines = [*paragraph(text, first=""), _save_and_describe(plan, figures, out)]
+    lines = paragraph(text, first="")
+    if len(plan.entries) == 1:
+        lines.append(_save_and_describe(plan, figures, out))
+    else:
+        lines += ["", *_repaired_ranges(plan), "", *_save_verified(plan, out)]
     anew = f"  next:      to plan anew:\n    antiphon tune {shlex.join([plan.collective.kind, topo])}"
     lines += [anew] if is_whole else []
     emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}}, "\n".join(lines))
