@@ -88,7 +88,8 @@ from antiphon.cost.loggp.state import (  # fmt: skip
 )
 
 ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # events of the sending side
-ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # and of the receiving side
+# and of the receiving side; DONE: a message within a rank that is not combined; also a placeholder for "no message"
+ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8
 
 
 def simulate(
@@ -97,10 +98,11 @@ def simulate(
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
     """Return (time at which all is done, message done last, messages done, ports still in use, bytes received).
 
-    run.py calls this once per size. The last two values are for checks; bytes are counted only for packets. `packets`:
-    None for whole messages. `node`: per rank its node, -1 if none. `ports`: number per rank and side. `nics`: number
-    per node and side. 0: no limit. The log is filled unless it is empty. If not all is done before `stop`, the time is
-    infinite. O(n log(messages in progress)) for n messages, or n packets.
+    run.py calls this once per size, with all times in whole femtoseconds: hence the rounding (`rint`) of the times of
+    packets. The last two values are for checks; bytes are counted only for packets. `packets`: None for whole messages.
+    `node`: per rank its node, -1 if none. `ports`: number per rank and side. `nics`: number per node and side. 0: no
+    limit. The log is filled unless it is empty. If not all is done before `stop`, the time is infinite. O(n
+    log(messages in progress)) for n messages, or n packets.
     """
     count = len(graph.src)
     workspace = (
@@ -208,7 +210,8 @@ def _simulate(
         # ---- a message: the conditions that it contributes to (from, to), when, and whether because it has left ----
         k, s, d = cost_class[m], src[m], dst[m]
         first_condition, end_condition, contribution_time, has_left_now = 0, 0, now, False
-        # ---- a message within a rank: it has left at once, then is combined and done ----
+        # ---- a message within a rank: it has left at once, then is combined and done. If nothing waits for its leaving
+        # and it is not combined, it is done now (see below) ----
         if kind == ASK and s == d and (reports_left or work[k] > 0):
             event[receiver_offset + m] = COMBINE if work[k] > 0 else DONE
             put(heap, lists, now, receiver_offset + m)
@@ -331,7 +334,7 @@ def _simulate(
                 first_condition, end_condition, has_left_now = on_left_ptr[m], on_left_ptr[m + 1], True
             # ---- a packet, or all of a message that crosses no NIC, arrives; the next packet follows ----
             elif kind == PASS:
-                if not crosses:
+                if not crosses:  # ARRIVE was the end of its first packet: the rest of its bytes follow
                     b = size[k]
                     contribution_time = now + (flight[k] - np.rint(per_byte[k] * max(min(packet_bytes, b) - 1, 0.0)))
                 else:
@@ -339,6 +342,7 @@ def _simulate(
                     if nic_node >= 0:
                         behind_first = np.rint(per_byte[k] * max(b - 1, 0.0))  # from its first byte to its last
                         first_byte = now - behind_first + now * ROUNDING  # when it is here, or a rounding error later
+                        # of the NICs that are idle by then, the one that was busy last; if none is, the first to be
                         nic, nic_idle = find_latest_before(nic_idle_from, (nodes + nic_node) * nics, nics, first_byte)
                         contribution_time = max(now, nic_idle + behind_first)
                         # the last byte, too, occupies the NIC for G

@@ -86,7 +86,7 @@ def figures_at(figures: FiguresLike, nbytes: float) -> Figures:
 def message(figures: FiguresLike, m: float) -> float:
     """Return the time of one message of m bytes, from the send call to the end of the receive (section II.E). O(1).
 
-    Half of the round trip PRTT(1, 0, m): o_s + (m - 1) G + L + o_r.
+    Half of the round trip PRTT(1, 0, m) of 1 message of m bytes, with no delay: o_s + (m - 1) G + L + o_r.
     """
     return _Round(_check_bytes(m), figures_at(figures, m), gap=False).final_seconds
 

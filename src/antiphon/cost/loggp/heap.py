@@ -38,7 +38,7 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.cost.loggp.compiled import compiled
 
 RECENT = 4  # entries that may still grow
-BITS = 26  # low bits of a key that hold the entry (2^26 times at once); its sequence number is above them
+BITS = 26  # low bits of a key that hold the entry (at most 2^26 at once); its sequence number is above them
 # Indices into `lists`, and in the second line into `heap`; the table above explains each. 7 and 12 to 15 are unused, so
 # that blocks of the array begin at multiples of 8.
 ENTRIES, FREED, UNUSED, SEQUENCE, OLDEST_GROWING, CURRENT, CAPACITY, GROWING, KEYS = 0, 1, 2, 3, 4, 5, 6, 8, 16
@@ -62,7 +62,8 @@ def new_queue(messages: int) -> tuple[Floats, Longs]:
     1.0 2
     0.0 -1
     """
-    heap, lists = np.empty(TIMES + messages + 1), np.empty(KEYS + 5 * (messages + 1), np.int64)  # five lists
+    # an entry per message, and one that `take` has emptied but not yet freed; five lists (see the table)
+    heap, lists = np.empty(TIMES + messages + 1), np.empty(KEYS + 5 * (messages + 1), np.int64)
     heap[:TIMES] = -1.0
     lists[:KEYS] = 0
     lists[CURRENT], lists[CAPACITY] = -1, messages + 1
@@ -104,7 +105,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     lists[ENTRIES] += 1
     # sift up from the last index: parents later than the new entry move down; equal times go by sequence number
     while at > 0:
-        parent = (at - 1) >> 2  # of four children
+        parent = (at - 1) >> 2  # each entry has four children
         if heap[TIMES + parent] < time or (heap[TIMES + parent] == time and lists[KEYS + parent] < key):
             break
         heap[TIMES + at] = heap[TIMES + parent]
@@ -133,6 +134,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
         lists[CURRENT] = -1
     if lists[ENTRIES] == 0:
         return 0.0, -1
+    # the next moment: the first entry leaves the heap and becomes the current one
     now, entry = heap[TIMES], lists[KEYS] & ((1 << BITS) - 1)
     _remove_first(heap, lists)
     heap[MOMENT], lists[CURRENT] = now, entry

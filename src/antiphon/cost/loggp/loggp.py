@@ -83,6 +83,7 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of
 
+    # `expand` makes every piece a chunk of its own; `note` says if some are merged, as there are too many to simulate
     limited_schedule, note = limit_pieces(schedule)
     profiled_topology = loaded_profile.on(topology)
     work = work_of(expand(limited_schedule), profiled_topology, loaded_profile.loggp, order, options.sent)
@@ -108,7 +109,9 @@ def simulate_graph(  # noqa: PLR0913
     contention: str = "on", device_radix: int | str | None = None, node_radix: int | str | None = None,
     cpu: str | None = None, sent: str | None = None, eager: int | str | None = None, meaning: str = "ports",
 ) -> Predictor:  # fmt: skip
-    """Prepare a graph of messages read from a file. Its sizes are in bytes: call the predictor with nbytes = 1."""
+    """Prepare a graph of messages read from a file; options as for `loggp`. Its sizes are in bytes: call the predictor
+    with nbytes = 1.
+    """
     loaded_profile = as_profile(profile)
     if loaded_profile.loggp is None:
         raise Invalid(

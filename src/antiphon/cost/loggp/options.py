@@ -40,7 +40,8 @@ def options_of(
     profile: Profile, *, fidelity: str, contention: str, device_radix: int | str | None, node_radix: int | str | None,
     cpu: str | None, sent: str | None, eager: int | str | None, meaning: str,
 ) -> Options:  # fmt: skip
-    """Resolve options: explicit ones first, then those that `meaning` implies, then those of the profile."""
+    """Resolve the options of model loggp (see loggp.py): explicit ones first, then those that `meaning` implies, then
+    those of the profile."""
     _one_of("fidelity", fidelity, FIDELITIES)
     _one_of("contention", contention, ("on", "off"))
     _one_of("meaning", meaning, tuple(MEANINGS))

@@ -121,7 +121,7 @@ def _simulate_queue(
         may_begin = max(processor_idle_from[rank], port_idle)
         if may_begin > now:  # first in line, too early
             head[line] = operation
-            if next_in_line[operation] < 0:
+            if next_in_line[operation] < 0:  # none is behind it, so it is also the last
                 tail[line] = operation
             heappush(queue, (may_begin, entry))
             continue

@@ -158,8 +158,8 @@ class Simulation:
     def active_limits(self, cost: state.Cost) -> tuple[int, int]:
         """Return the numbers of ports and of NICs to simulate; 0 if no message can ever wait for one.
 
-        None can if there are never more messages in progress than ports or NICs, and each of these is idle again before
-        its rank can send the next message, by more than rounding.
+        No message waits if there are never more messages in progress than ports or NICs, and each port and NIC is idle
+        again before its rank can send the next message, by more than rounding.
         """
         if not self.ports and not self.nics:
             return 0, 0
@@ -213,7 +213,7 @@ class Simulation:
         return cost, size, figures["G"]
 
     def run(self, nbytes: int, record: bool = True, stop: float = math.inf) -> Outcome:
-        """Simulate one size. If it is not done before `stop`, its seconds are infinite."""
+        """Simulate one size; `record`: with a log. If it is not done before `stop`, its seconds are infinite."""
         work, log = self.work, state.new_log(len(self.work) if record else 0)
         if not len(work):
             return Outcome(seconds=0.0, last=-1, done=0, log=log)
@@ -298,14 +298,14 @@ class Simulation:
         """Return the seconds of the critical path by term (costs and queueing of its messages), and the path."""
         path, log = self.path(outcome), outcome.log
         cost, *_ = self.cost(nbytes)
-        kind = self.work.cost_class[path]
+        classes = self.work.cost_class[path]
         until_sent = np.zeros(len(path), np.bool_)  # the next message waited only until this one had left
         until_sent[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
         # With processors a message has left before its bytes move, as these occupy the receiver: not on the path.
         terms_by_message = {
-            "overhead": cost.send[kind] + np.where(until_sent, 0.0, cost.receive[kind]),
-            "latency": np.where(until_sent, 0.0, cost.latency[kind]),
-            "bandwidth": np.where(until_sent & self.options.processors, 0.0, cost.flight[kind]),
+            "overhead": cost.send[classes] + np.where(until_sent, 0.0, cost.receive[classes]),
+            "latency": np.where(until_sent, 0.0, cost.latency[classes]),
+            "bandwidth": np.where(until_sent & self.options.processors, 0.0, cost.flight[classes]),
             self._queue_term: np.where(until_sent, 0.0, np.maximum(log.port[path], 0.0)),
             "NICs": np.where(until_sent, 0.0, log.nic[path]),
             "combining": np.where(until_sent, 0.0, log.combining[path]),
@@ -330,12 +330,12 @@ class Simulation:
         if not len(path):
             return f"{len(self.work)} messages"
         cost, *_ = self.cost(nbytes)
-        kind = self.work.cost_class[path]
+        classes = self.work.cost_class[path]
         if greatest == "latency":
-            return latency_name(len(path), float(cost.latency[kind].max()), terms["latency"], noun="message")
+            return latency_name(len(path), float(cost.latency[classes].max()), terms["latency"], noun="message")
         if greatest == "overhead":
             return f"overheads (o_s, o_r) of {len(path)} messages, one after the other"
-        return self._busiest_level(cost.flight[kind], path) if greatest == "bandwidth" else self._longest_wait(
+        return self._busiest_level(cost.flight[classes], path) if greatest == "bandwidth" else self._longest_wait(
             greatest, outcome, path)  # fmt: skip
 
     def _longest_wait(self, term: str, outcome: Outcome, path: Longs) -> str:

@@ -66,7 +66,7 @@ class Cost(NamedTuple):
 class Packets(NamedTuple):
     """How messages are divided into packets between hosts."""
 
-    nbytes: float  # of a packet
+    nbytes: float  # bytes of a packet
     size: Floats  # k -> bytes of a message
     per_byte: Floats  # k -> G, in femtoseconds
 

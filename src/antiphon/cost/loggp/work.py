@@ -72,7 +72,10 @@ class SentWork:
 
     @property
     def in_rounds(self) -> bool:
-        """Return whether every message waits only until its rank has received everything of the step before."""
+        """Return whether every message waits only until its rank has received everything of the step before.
+
+        With order "rounds" each message needs one condition, so `need_ptr` is empty, and none waits for what has left.
+        """
         return not len(self.waits.need_ptr) and not len(self.waits.left)
 
 
@@ -127,6 +130,7 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
         graph = replace(graph, left=graph.left | same_sender)
     level = _find_levels(graph, figures, topology)
     level[graph.src == graph.dst] = -1
+    # a class has the number of its seconds in `distinct_seconds`
     distinct_seconds, seconds = np.unique(graph.seconds, return_inverse=True)
     cost_class, (nbytes, combined, levels, seconds_of) = _find_classes(
         [graph.nbytes, graph.combined, level, seconds.ravel()]
@@ -196,6 +200,7 @@ def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     """
     inverse_bandwidth, route = seconds_per_byte(routes.topology), routes.route
     # by route, as there may be a thousand times as many messages
+    # one entry per route and link or limit that it loads: their numbers
     use_route, use_resource = uses_of(routes.topology, routes.table, np.arange(len(routes.table), dtype=np.int32))
     # beta: seconds per byte of the slowest link or limit on the route; load: total for which each link or limit is busy
     beta_of_route = np.zeros(len(routes.table) + 1)  # the last: within a rank

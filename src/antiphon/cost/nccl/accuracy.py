@@ -114,7 +114,7 @@ def is_clearly_faster(speedup: float, error: float | None) -> bool:
 
 
 def accuracy_note(collectives: Iterable[str], nodes: int, *, calibrated: bool = True) -> str:
-    """Return a remark on the error of the library's predicted times, for output of speedups; "" for no collectives."""
+    """Return a remark, to append to another, on the error of the library's predicted times; "" for no collectives."""
     kinds_of: dict[str, list[str]] = {}  # collectives by the text on their errors
     for kind in sorted(set(collectives)):
         errors = [(sizes, _error_in(kind, sizes, nodes, calibrated)) for sizes in RANGES]

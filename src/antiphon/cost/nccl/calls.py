@@ -33,8 +33,8 @@ from antiphon.errors import Invalid, quote
 FORMAT, VERSION = "antiphon-calls", 1
 FOLDER = Path(__file__).parent.parent / "profiles" / "calls"  # files of figures, one per GPU generation or network
 LL, LL128, SIMPLE = PROTOCOLS = ("ll", "ll128", "simple")
-MAX_SECONDS = 1.0  # of any latency in a file
-MAX_SLOWDOWN = 100.0
+MAX_SECONDS = 1.0  # the greatest latency, launch or ramp that a file may state
+MAX_SLOWDOWN = 100.0  # the greatest `CallFigures.slowdown`, a factor
 # The terms that a call adds to the time of its transfers, in words
 CALL_TERMS = {
     "launch": "start of the kernel", "messages": "further messages of a rank to other nodes at the same time",

@@ -29,7 +29,8 @@ call gains bandwidth with its size, and loses `ramp` at most.
 From `CallFigures` (calls.py), by protocol: `hop`, seconds from one rank to the next; `share`, the fraction of a link's
 bandwidth that data get. From `NcclLayout` (layout.py), in bytes per second: `wire`, with which a rank sends within its
 node; `card`, a node's, over all its cards; `to_all`, a rank's while all of its node send to all; `cuts`, out of groups
-of nodes. `local` is g.
+of nodes. `local` is g; `hops` the greatest distance within a node, in links; `all_meet`: any two ranks of a node have a
+link or a switch; `in_switches`, `in_network`: the switches of a node, or those between nodes, multicast and reduce.
 
 Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 14 h + 1.75 GB / 300 GB/s + ramp.
 """
@@ -184,7 +185,7 @@ class Load:
 def price_options(
     layout: NcclLayout, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
 ) -> list[OptionPrice]:
-    """Price all options of NCCL for this collective, fastest first."""
+    """Price all options of NCCL with these algorithms for this collective, fastest first."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
     options = []
@@ -198,7 +199,7 @@ def price_options(
                 ]
     copied = copied_by_engines(layout, costs, collective, nbytes) if COPIES in algorithms else None
     options += [] if copied is None else [copied]
-    if SYMMETRIC in algorithms:  # in front: of equal prices the first is chosen
+    if SYMMETRIC in algorithms:  # they go in front, as of equal prices the first is chosen
         options = [*_symmetric_kernels(layout, costs, collective, nbytes), *options]
     if not options:
         raise Unsupported(f"nccl: none of {', '.join(algorithms)} can do {collective} here")

@@ -44,7 +44,8 @@ Points = Sequence[tuple[int, float]]  # (nbytes, measured seconds)
 class DiagnosisLimits:
     """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
 
-    unknown_error: float = 0.8  # without held-out rows (gather, scatter; alltoall between nodes; symmetric kernels)
+    # the model's error where no held-out rows exist (gather, scatter; alltoall between nodes; symmetric kernels)
+    unknown_error: float = 0.8
     # A band is slow if measured / predicted - 1 exceeds this many errors, and also `min_slowdown` of the band (but for
     # large sizes within a node, whose links are best known)
     tolerance: float = 2.0
@@ -142,7 +143,7 @@ class MachineFault:
 
 @dataclass(frozen=True)
 class Cause:
-    """A fault that explains the log: its misfit, the evidence in the log, and its seconds by size."""
+    """A fault that may explain the measured times: its misfit, the signs of it in the log, and its seconds by size."""
 
     fault: MachineFault
     misfit: float
@@ -174,7 +175,8 @@ def error_of(library: LibraryModel, collective: str, nbytes: int) -> float:
 def most_normal(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the greatest measured / predicted that is still within the error of the model.
 
-    Between two nodes without NVLS a ring is as normal as a tree: which one NCCL takes has changed by version.
+    If the model chooses a tree between two nodes (above SMALL bytes), a ring is as normal: which one NCCL takes has
+    changed by version.
     """
     choice, *alternatives = library.at(collective, nbytes)
     ring = min((o.seconds for o in alternatives if o.algorithm == RING), default=0.0)
@@ -207,12 +209,12 @@ def diagnose(
     for nbytes, seconds in points:
         ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])
     medians = {band: median(values) for band, values in ratios.items()}
-    slow, fast = tuple[str, ...](), False  # fast: in the band of the largest sizes, which is last
+    slow, is_fast = tuple[str, ...](), False  # is_fast: in the band of the largest sizes, which is last
     for band in filter(ratios.__contains__, BANDS):
         sizes = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
         if median(ratio / most_normal(library, collective, n) for n, ratio in sizes) > 1:
             slow += (band,)
-        fast = median(ratio * _slack(library, collective, n) for n, ratio in sizes) < 1
+        is_fast = median(ratio * _slack(library, collective, n) for n, ratio in sizes) < 1
     misfit = _misfit(library, collective, points, predicted)
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
@@ -220,7 +222,7 @@ def diagnose(
         named = tuple(c for c in causes if c.evidence and c.misfit < LIMITS.max_misfit_ratio * misfit)
         slow = tuple(band for band, ratio in medians.items() if named and ratio > 1 + LIMITS.named_slowdown)
         if not slow:
-            return Diagnosis("fast" if fast else "normal", medians, slow, misfit)
+            return Diagnosis("fast" if is_fast else "normal", medians, slow, misfit)
         causes = named
     return Diagnosis("slow", medians, slow, misfit, causes)
 
@@ -255,20 +257,24 @@ def _misfit(library: LibraryModel, collective: str, points: Points, predicted: M
 
 
 def _lists_all_cards(sign: str, cards: int) -> bool:
-    """Whether a variable names as many network cards as a node has, or excludes some, which restricts nothing."""
+    """Return whether a variable lists as many cards as a node has, or those to leave out (^): no sign of missing cards.
+
+    Example: NCCL_IB_HCA==mlx5_0,mlx5_1 on a node of 2 cards; the second = asks for exact names.
+    """
     name, _, value = sign.partition("=")
     return name == "NCCL_IB_HCA" and (value.startswith("^") or len(value.strip("=,").split(",")) >= cards)
 
 
 def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
     """Yield the degraded machines; faults with a degree once per degree."""
-    layout, costs, every = library.layout, library.costs, tuple(library.algorithms)
-    healthy = MachineFault(name="", text="", layout=layout, costs=costs, algorithms=every)
+    layout, costs, algorithms = library.layout, library.costs, tuple(library.algorithms)
+    healthy = MachineFault(name="", text="", layout=layout, costs=costs, algorithms=algorithms)
     # without the algorithms whose switches reduce
-    unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
+    unaided = tuple(a for a in algorithms if a not in (NVLS, NVLS_TREE))
     if layout.in_switches and costs.gpu.nvls is not None:
         yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
-    for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in every if a in CHOSEN)):
+    in_choice = [a for a in algorithms if a in CHOSEN]
+    for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in in_choice)):
         # NCCL writes nvls-tree as NVLSTREE.
         setting = f"NCCL_{'PROTO' if kind == 'protocol' else 'ALGO'}={value.replace('-', '')}"
         only = {"protocols": (value,)} if kind == "protocol" else {"algorithms": (value,)}
@@ -287,8 +293,9 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
 
 
 def _list_faults_within(healthy: MachineFault, unaided: Sequence[str]) -> Iterator[MachineFault]:
-    """Yield slower links within nodes (`wire`: a GPU's bandwidth there), and PCIe or the host's memory in their place.
+    """Yield slower links within nodes, and PCIe or the host's memory in their place.
 
+    `wire`: a GPU's bandwidth within its node; `to_all`: the same while all send to all; `inner`: kinds of links there.
     `unaided`: the algorithms without reduction in switches, which PCIe cannot reach.
     """
     layout = healthy.layout
@@ -306,7 +313,10 @@ def _list_faults_within(healthy: MachineFault, unaided: Sequence[str]) -> Iterat
 
 
 def _list_faults_between(healthy: MachineFault, cards: int) -> Iterator[MachineFault]:
-    """Yield missing network cards, and a network that is slow in bandwidth and at every hop."""
+    """Yield missing network cards, and a network that is slow in bandwidth and at every hop.
+
+    `cards`: of a node, whose bandwidth over all of them is `layout.card`.
+    """
     layout, network = healthy.layout, healthy.costs.network
     assert network is not None
     for cards_in_use in range(1, cards):

@@ -24,7 +24,7 @@ from antiphon.topologies.spec import machine_of
 # Changes to a machine stand behind its name (core/reshape); a long list of ranks is cut off by "...".
 _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
-# As probed: count x model, joined by a fabric
+# As probed: (boxes x) GPUs per box x model, perhaps the fabric that joins the boxes: "2 x 8 x NVIDIA H200 on ib"
 _PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?)?{_CHANGES}")
 # As nvidia-smi and rocm-smi name the boards of the catalogue's boxes (VF: in virtual machines); or the generation
 # alone, as NCCL's file has it
@@ -33,7 +33,7 @@ _MODELS = (
     (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
     (r"(AMD )?(Instinct )?MI3(00|25)X( OAM| VF)?", "mi300x"), (r"(AMD )?(Instinct )?MI35[05]X( OAM| VF)?", "mi350x"),
 )  # fmt: skip
-EC2 = "ec2:instance="  # begin of names of Amazon's machines
+EC2 = "ec2:instance="  # the names of Amazon's machines begin with it
 
 
 class DetectedGpu(NamedTuple):
@@ -104,7 +104,11 @@ def _catalogue_box(name: str) -> str:
 
 
 def _matches_box(layout: NcclLayout, box: str, *, slowed: bool) -> bool:
-    """Return whether nodes are no larger than a box, and have its links within; slower ones are allowed if `slowed`."""
+    """Return whether nodes are no larger than a box, and have its links within; slower ones are allowed if `slowed`.
+
+    Of a layout, `local` is the ranks of a node; `pairs`, in all nodes, the ordered pairs of ranks with a direct link;
+    `all_meet`: any two ranks of a node have a link or a switch; `inner`: kind and bandwidth of the links within nodes.
+    """
     full_box = _layout_within(box)
     if full_box is None or layout.local > full_box.local:
         return False
@@ -115,7 +119,7 @@ def _matches_box(layout: NcclLayout, box: str, *, slowed: bool) -> bool:
         if not is_complete and layout.local == full_box.local and not slowed:
             return False  # a whole box without some of its links, though its name states no change
         if is_complete and not slowed and layout.wire != full_box.wire:
-            return False
+            return False  # the same pairs, but other numbers of links between them
     fastest = dict[str, Fraction]()
     for kind, bandwidth in full_box.inner:
         fastest[kind] = max(bandwidth, fastest.get(kind, bandwidth))
@@ -132,7 +136,7 @@ def kinds_within(calls: CallFigures) -> set[str]:
 
 @cache
 def _layout_within(box: str) -> NcclLayout | None:
-    """Return a machine of the catalogue as NCCL's model sees it; None for parts of a machine."""
+    """Return a machine of the catalogue as NCCL's model sees it; None if the name alone makes no such machine."""
     try:
         return layout_of(machine_of(box))
     except AntiphonError:

@@ -3,7 +3,7 @@
 Input: a topology, whose places name the hosts. Output: a `NcclLayout` (of the whole machine, not of one node), or
 Unsupported if no measurements exist for such a machine (nodes of different size, or that cannot reach each other).
 *wire*: a rank's links within its node; *cards*: a node's links to others; *trunks*: links between switches outside of
-nodes.
+nodes. A node is a host here; only `machine.nodes` counts the nodes of the graph, ranks and switches.
 
 Example: two HGX H100 boxes joined by one InfiniBand switch: 16 ranks, 2 nodes, wire 450 GB/s, card 8 * 50 GB/s.
 """
@@ -39,11 +39,11 @@ class NcclLayout:
     ranks: int
     nodes: int
     wire: float  # bandwidth with which any rank sends within its node
-    card: float = 0.0  # with which a node sends to others, over all its cards
+    card: float = 0.0  # bandwidth with which a node sends to others, over all its cards
     kinds: tuple[str, ...] = ()  # of links that enter or leave a node
     switched: bool = False  # ranks of a node meet in a switch
     in_switches: bool = False  # such switches multicast and reduce
-    in_network: bool = False  # the network's switches do
+    in_network: bool = False  # the network's switches multicast and reduce
     all_meet: bool = True  # any two ranks of a node have a link, or a switch
     pairs: int = 0  # ordered pairs of ranks with a direct link, in all nodes
     inner: frozenset[tuple[str, Fraction]] = frozenset()  # kind and bandwidth of links within nodes
@@ -53,7 +53,7 @@ class NcclLayout:
     # bandwidth of a rank while all ranks of a node send to all others of it, over shortest paths; 0: the same as `wire`
     to_all: float = 0.0
     hops: float = 1.0  # greatest distance within a node: in links, or 1 for rank to switch to rank
-    over_pcie: bool = False  # a node's links form no ring of all ranks, so its rings use PCIe
+    over_pcie: bool = False  # a node's links form no ring of all ranks: rings use PCIe, at PCIE of a unit link's rate
 
     @property
     def local(self) -> int:
@@ -116,7 +116,7 @@ def _find_layout(machine: Topology) -> NcclLayout:
     node_of, wires = _node_of_all(machine, of_rank), wires_of(machine)
     src, dst = node_of[machine.link_src], node_of[machine.link_dst]  # per link the nodes that it joins, -1: in none
     speed = np.array([float(t.bandwidth) for t in machine.types])[machine.link_type]
-    inside = (machine.link_src < machine.ranks) & (src == dst) & (src >= 0)
+    inside = (machine.link_src < machine.ranks) & (src == dst) & (src >= 0)  # links out of a rank, within its node
     wire = np.bincount(machine.link_src[inside], weights=speed[inside], minlength=machine.nodes)[: machine.ranks]
     if nodes > 1:
         _check_reach(machine, node_of, nodes)
@@ -124,19 +124,19 @@ def _find_layout(machine: Topology) -> NcclLayout:
     in_switches, in_network = _find_abilities(machine, node_of)
     local = machine.ranks // nodes
     min_wire = float(wire.min()) if local > 1 else 0.0  # of the rank with the fewest links
-    pairs = inside & (machine.link_dst < machine.ranks)
-    linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
-    meet = wires.switched or linked == machine.ranks * (local - 1)
+    between_ranks = inside & (machine.link_dst < machine.ranks)
+    pairs = len(np.unique(machine.link_src[between_ranks] * machine.nodes + machine.link_dst[between_ranks]))
+    all_meet = wires.switched or pairs == machine.ranks * (local - 1)
     # without switches direct links limit the rings; in several nodes, and for many ranks, that is not computed
     ring_limited = nodes == 1 and 1 < local <= MAX_RANKS and not machine.switches
     ring_wire = _ring_bandwidth(machine, min_wire) if ring_limited else min_wire
     over_pcie = ring_limited and not ring_wire
     return NcclLayout(
         machine.ranks, nodes, wire=PCIE * float(machine.unit) if over_pcie else ring_wire, card=card, kinds=wires.kinds,
-        switched=wires.switched, in_switches=in_switches and local > 1, in_network=in_network, all_meet=meet,
-        pairs=linked, inner=wires.inner, trunks=wires.trunks,
+        switched=wires.switched, in_switches=in_switches and local > 1, in_network=in_network, all_meet=all_meet,
+        pairs=pairs, inner=wires.inner, trunks=wires.trunks,
         cuts=_find_cuts(machine, node_of, speed) if wires.trunks else (),
-        to_all=0.0 if meet or not min_wire else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
+        to_all=0.0 if all_meet or not min_wire else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
         hops=_farthest(machine, node_of) / (2 if wires.switched else 1), over_pcie=over_pcie,
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ def _ring_bandwidth(machine: Topology, min_wire: float) -> float:
     """
     width = np.zeros((machine.ranks, machine.ranks))
     np.add.at(width, (machine.link_src, machine.link_dst), [float(machine.bandwidth(i)) for i in range(machine.links)])
-    np.fill_diagonal(width, width.max())
+    np.fill_diagonal(width, width.max())  # so that the minimum is over pairs of different ranks
     return min_wire if width.min() == width.max() else min(ring_bandwidth(machine), min_wire)
 
 
@@ -313,15 +313,19 @@ def _merge_groups(machine: Topology, group: Longs, nodes: int) -> Longs:
     `group`: per vertex of the machine its group; groups from `nodes` on are outer switches.
     """
     src, dst = group[machine.link_src], group[machine.link_dst]
-    meets: dict[int, set[int]] = {}
+    # by group, the switches that it is connected to; groups with equal switches merge into the least of them
+    switches_of: dict[int, set[int]] = {}
     for a, b in {*zip(src.tolist(), dst.tolist(), strict=True)}:
         for member, switch in ((a, b), (b, a)):
             if member < nodes <= switch:
-                meets.setdefault(member, set()).add(switch)
-    alike: dict[frozenset[int], int] = {}
-    leader = {member: alike.setdefault(frozenset(switches), member) for member, switches in sorted(meets.items())}
+                switches_of.setdefault(member, set()).add(switch)
+    least_group: dict[frozenset[int], int] = {}  # by set of switches
+    leader = {
+        member: least_group.setdefault(frozenset(switches), member) for member, switches in sorted(switches_of.items())
+    }
+    # by switch, the merged groups connected to it; with a single one, it joins that
     owners: dict[int, set[int]] = {}
-    for member, switches in meets.items():
+    for member, switches in switches_of.items():
         for switch in switches:
             owners.setdefault(switch, set()).add(leader[member])
     leader |= {switch: min(owner) for switch, owner in owners.items() if len(owner) == 1}
@@ -340,7 +344,7 @@ def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
 
 def network_of(layout: NcclLayout, gpu: str, networks: Mapping[str, CallFigures]) -> CallFigures | None:
     """Return the figures of the network that has all links of the layout between nodes, preferably with this GPU."""
-    kinds, above = set(layout.kinds), set(layout.trunks) - {TRUNK}
+    kinds, above = set(layout.kinds), set(layout.trunks) - {TRUNK}  # trunks of kind TRUNK go with any network
     if not kinds:
         return None
     candidates = [c for c in networks.values() if kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]

@@ -154,7 +154,7 @@ class LibraryModel:
     def bound_of(self, collective: str) -> ProvedFigures | None:
         """Return the proved bound of a collective, computed once; None if it is not known."""
         if collective not in self.lower_bounds:
-            self.lower_bounds[collective] = None
+            self.lower_bounds[collective] = None  # stays so if there is no bound
             if (proofs := bound_evaluator(self.machine, collective, self.root)) is not None:
                 self.prove(collective, proofs)
         return self.lower_bounds[collective]
@@ -236,7 +236,7 @@ class LibraryModel:
             return f"; {option.algorithm}: model, not fitted to a measurement{remark}"
         if option.algorithm in NO_TABLE or (option.algorithm == SENDS and not is_measured):
             return f"; {option.algorithm} not calibrated{remark}"
-        is_measured |= collective == "allreduce"
+        is_measured |= collective == "allreduce"  # the figures are fitted to allreduces at least
         return remark if is_measured else f"; {collective} by the figures of allreduce{remark}"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -256,7 +256,7 @@ class LibraryModel:
             algbw = nbytes / best.seconds if best.seconds else 0.0
             copied = copied_by_engines(self.layout, self.costs, collective, nbytes)
             if copied is not None and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
-                copied = None
+                copied = None  # below the proved bound: the figures do not hold on this machine
             rows.append(
                 {
                     "nbytes": nbytes,
@@ -332,7 +332,10 @@ def library(request: str, machine: Topology) -> LibraryModel:
 
 
 def doubt_gpus(logged: str, model: LibraryModel | None) -> str:
-    """Return a remark if the GPUs that a log names are not those of the machine's figures, else ""."""
+    """Return a remark if the GPUs that a log names are not those of the machine's figures, else "".
+
+    `logged`: the name in the log; "": none.
+    """
     generation = generation_named(logged, shipped_calls()) if logged else None
     if model is None or generation in (None, model.costs.gpu.name):
         return ""
@@ -351,7 +354,9 @@ def library_here(
 ) -> LibraryModel:
     """Return the library whose figures this topology has; Unsupported if there are none.
 
-    `registered`: whether all buffers are symmetric windows; `version`: of NCCL, such as 2.28.4; by default the newest.
+    `gpu`, `network`: names of figures, by default the machine's own. `processes`: one of PROCESSES. `algorithm`: the
+    only one, by default all. `registered`: whether all buffers are symmetric windows; `version`: of NCCL, such as
+    2.28.4; by default the newest.
     """
     layout = layout_of(machine)
     if layout.local > 1 and not layout.wire:
@@ -390,8 +395,8 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
-    # in one node layout.py looks for rings; in several it does not, and only ranks of which every two in a node have a
-    # link or switch (`all_meet`) surely form one
+    # In one node layout.py looks for rings. In several it does not; there ranks surely form one only if any two of them
+    # in a node have a link or switch (`all_meet`).
     if not group_library.layout.all_meet and group_library.layout.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library

@@ -105,8 +105,8 @@ def _find_library(
 ) -> LibraryModel:
     """Return the library whose figures apply.
 
-    For a group of ranks: those of its own topology, which also decides whether any are known; otherwise, and if the
-    group sends through other nodes, those of the whole machine.
+    For a group of ranks: those of the topology that it forms. If there are none, or if the group is in one node but
+    sends through others, those of the whole machine.
     """
     if len(members) == topology.ranks:
         return library_here(topology, **overrides)
@@ -156,7 +156,7 @@ class _CallPredictor:
         if self.on_wire is not None:
             share = gpu.nvls.share if switched and gpu.nvls is not None else gpu.share[name]
             within_nodes = min(self.on_wire * nbytes / share, transfer_seconds)
-        waiting = transfer_seconds - within_nodes  # for the network
+        waiting = transfer_seconds - within_nodes  # seconds in which data wait for the network
         ramp = max(gpu.ramp_seconds(within_nodes, in_switches=switched) - waiting, 0.0)
         rest = sum(self.extra.values()) + ramp + transfers.seconds
         # Our kernels count as opening as many channels as NCCL's rings.

@@ -145,7 +145,7 @@ def moved_by(collective: str, ranks: int) -> float:
 
 
 def _load_of(algorithm: str, layout: NcclLayout, nbytes: int) -> Load:
-    """Return the load of an algorithm, by its `way`.
+    """Return the load of an algorithm, by its `way` (but RING, which always has seconds of its own).
 
     `wire` counts a rank's bytes within its node, `cards` a node's to other nodes. allpairs: all to all, twice (an
     allreduce); direct: once (an alltoall). hierarchical, three-step (alltoalls): data for other nodes are first

@@ -26,7 +26,7 @@ from antiphon.planners.shared.tree_schedules import SpanningTree
 ROUNDS = 16  # trees grown per source
 MAX_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
 _STEEPNESS = 2.0  # a unit of relative load multiplies a link's price by e^_STEEPNESS
-_MIN_PRICE = 1e-9  # of an empty link, over that of the fullest: no link is free
+_MIN_PRICE = 1e-9  # least price of a link, relative to that of the fullest: no link is free
 _MIN_GAIN = 1.02  # more trees must improve the throughput by this factor: each adds chunks
 
 Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the source with the hop that leads to it, by rank
@@ -146,6 +146,7 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
             offer_hops(head, depth + 1)
     if missing:
         return None
+    # from every member up to the source: no other rank is needed
     needed: set[int] = {source}
     for member in members:
         at = member

@@ -44,7 +44,7 @@ from antiphon.planners.relations.sums import Value, sum_of
 from antiphon.planners.shared.reach import Path, Reach
 
 MAX_ROWS = 2**24  # transfers of a schedule: some gigabytes while it is built
-MAX_SLOTS = 2**15  # of a rank
+MAX_SLOTS = 2**15  # slots of a rank
 MAX_CENTRES = 16  # ranks that are tried as the one where a sum is formed; each takes a search for addends
 
 
@@ -101,7 +101,11 @@ class _Rows:
     def add_row(
         self, step: int, chunk: int, ends: tuple[int, int], op: int, path: Path, slots: tuple[int, int]
     ) -> None:
-        """Add a transfer. Raises Unsupported if there are too many."""
+        """Add a transfer. Raises Unsupported if there are too many.
+
+        `ends`: sender and receiver. `path`: its links; (): within a rank. `slots`: the one read at the sender, and the
+        one written at the receiver.
+        """
         route = self.paths.setdefault(path, len(self.paths)) if path else -1
         self.rows.append((step, chunk, *ends, op, route, *slots))
         if len(self.rows) > MAX_ROWS or max(slots) >= MAX_SLOTS:
@@ -147,7 +151,7 @@ class _Gather:
         """Return by rank the partial sums that it sends on, each as its first and last position in the sum.
 
         Unless the collective is ordered, there is a single one per rank, and its second number is only that of the last
-        span joined to it: enough to tell the sum of several spans from each of them.
+        span joined to it: enough to distinguish the sum of several spans from each of these spans.
         """
         sums: dict[int, list[tuple[int, int]]] = {}
         for rank in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
@@ -179,10 +183,10 @@ Delivery = tuple[int, list[int]]  # a value that is copied down a tree: its sour
 class _Block:
     """The plan of one block under construction."""
 
-    reach: Reach
-    back: Reach  # of the reversed machine
+    reach: Reach  # its `tree_from(rank)`: a tree with the fewest hops, as rank -> Hop (parent, path from there, depth)
+    back: Reach  # the same of the reversed machine
     out: _Rows
-    chunk: int
+    chunk: int  # its number differs from that of the block, as blocks without data have no chunk
     block: int
     initial: dict[int, Value]  # by rank
     wanting: set[int]  # the ranks that need a value
@@ -219,11 +223,11 @@ class _Block:
         by_holder: dict[int, list[int]] = defaultdict(list)
         unreached = []
         for dest in dests:
-            near = [
+            reaching_holders = [
                 (self.reach.tree_from(rank)[dest].depth, rank) for rank in holders if dest in self.reach.tree_from(rank)
             ]
-            if near:
-                _, nearest_holder = min(near)
+            if reaching_holders:
+                _, nearest_holder = min(reaching_holders)
                 by_holder[nearest_holder].append(dest)
             else:
                 unreached.append(dest)
@@ -278,6 +282,7 @@ class _Block:
         addends = sum_of(want, sorted(nearest, key=nearest.__getitem__))
         if addends is not None:
             return {nearest[value][1]: times for value, times in addends.items()}
+        # it is impossible: because a rank that has an addend is out of reach, or in any case?
         with_unreachable = sum_of(want, [*nearest, *unreachable]) or {}
         missing = next((value for value in with_unreachable if value not in nearest), None)
         if missing is not None:
@@ -313,7 +318,7 @@ class _Block:
         """Add the rows of a spread down a tree, from step `begin` on.
 
         With `end`, initial values are read until that step, so those of destinations are replaced in the step before
-        it.
+        it. Without, nothing reads them any more: slot 0 is overwritten at once.
         """
         tree, dest_set = self.reach.tree_from(source), set(dests)
         slot = {source: 0}
@@ -323,6 +328,7 @@ class _Block:
             if replaces and end is not None:
                 self.out.add_row(end - 1, self.chunk, (dest, dest), COPY, (), (slot[dest], 0))
         done: set[int] = set()
+        # from each destination up the tree, until the source or a rank whose row exists
         for dest in dests:
             current = dest
             while current != source and current not in done:
@@ -350,7 +356,8 @@ class _Block:
         slots = {rank: [self._sum_slot(gather, rank, span) for span in sums[rank]] for rank in gather.depth}
 
         def slot_of(rank: int, position: int) -> int:
-            """Return the slot of the rank's partial sum that contains the value in this position."""
+            """Return the slot of the rank's partial sum that contains the value in this position: the last one that
+            begins at it or before. (No sum ends at len(uses), so the search passes all that begin at the position.)"""
             return slots[rank][bisect_right(sums[rank], (position, len(gather.uses))) - 1]
 
         for rank, times in gather.uses.items():
@@ -369,7 +376,8 @@ class _Block:
             if rank != centre:
                 hop = tree[rank]
                 for span, source in zip(sums[rank], slots[rank], strict=True):
-                    # if nothing is added to it at the parent, copy it; a REDUCE into an empty slot is a copy, too
+                    # if nothing is added to it at the parent, copy it; a REDUCE into an empty slot is a copy, too. The
+                    # hop is one of the reversed machine, so its path is reversed.
                     op = COPY if span in sums[hop.parent] else REDUCE
                     ends, target = (rank, hop.parent), slot_of(hop.parent, span[0])
                     self.out.add_row(last_step - depth, self.chunk, ends, op, hop.path[::-1], (source, target))

@@ -68,7 +68,7 @@ Detours = Annotated[
         minimum=0,
     ),
 ]
-MOST_DETOURS = 256  # ranks up to which detours are looked for: 0.2 s for each size
+MAX_DETOUR_RANKS = 256  # ranks up to which detours are looked for: 0.2 s for each size
 
 
 def relay(
@@ -91,10 +91,12 @@ def relay(
         ordered = by_relation(topology, collective)
         yield _with_provenance(replace(ordered, pieces=pieces or 1), {"trees": 1, "pieces": pieces or 1})
         return
+    # one tree of shortest paths per source
     if trees in (None, 1) and detours is None:
         single_tree = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
         yield _with_provenance(single_tree, single_options)
         time_to_beat = timeline(single_tree, topology).total  # seconds per byte of nbytes, without latencies
+    # the same without hops that take longer than detours
     if trees in (None, 1) and collective.kind != "custom":
         sizes = _block_sizes(request, by) if detours is None else [detours]
         for block_bytes in sizes:
@@ -110,7 +112,7 @@ def relay(
                 )
     if trees == 1 or detours is not None:
         return
-    # by default at most one tree per source and round of growth
+    # several trees per source, by default at most one per round of growth
     several_trees = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
     if several_trees is None:
         if trees is not None:
@@ -146,7 +148,7 @@ def _block_sizes(request: Request, by: str) -> list[int]:
     [], so that no detours are looked for, where all latencies are equal or the machine is large.
     """
     topology, collective = request.topology, request.collective
-    if len({t.latency for t in topology.types}) == 1 or topology.ranks > MOST_DETOURS:
+    if len({t.latency for t in topology.types}) == 1 or topology.ranks > MAX_DETOUR_RANKS:
         return []
     is_whole = collective.kind in ("broadcast", "reduce") or (collective.kind == "allreduce" and by == "tree")
     blocks = 1 if is_whole else len(collective.members)
@@ -155,8 +157,10 @@ def _block_sizes(request: Request, by: str) -> list[int]:
 
 def _plan_with_detours(topology: Topology, collective: Collective, by: str, block_bytes: int) -> Schedule | None:
     """Return the schedule on single trees without hops that a chain of hops beats; None if there is no such hop."""
-    if topology.ranks > MOST_DETOURS:
-        raise Unsupported(f"planner relay: detours are looked for on up to {MOST_DETOURS} ranks; leave the option out")
+    if topology.ranks > MAX_DETOUR_RANKS:
+        raise Unsupported(
+            f"planner relay: detours are looked for on up to {MAX_DETOUR_RANKS} ranks; leave the option out"
+        )
     dropped = []
 
     def quick_hops(machine: Topology) -> Reach:
@@ -184,7 +188,7 @@ def _plan_single(topology: Topology, collective: Collective, by: str, reach_of: 
 def _plan_spread(reach: Reach, collective: Collective) -> Schedule:
     """Send every block from its source to all ranks that want it, along the tree of that source."""
     relation, ranks = collective.relation, reach.topology.ranks
-    source = np.zeros(collective.blocks, np.int64)
+    source = np.zeros(collective.blocks, np.int64)  # by block, the rank that has it at first
     source[relation.pre_block] = relation.pre_rank
     block, receiver = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
     source_trees = _SourceTrees(reach, source[block], collective)
@@ -198,11 +202,11 @@ def _plan_spread(reach: Reach, collective: Collective) -> Schedule:
         )
     depth = source_trees.depth[tree, receiver]
     order = np.argsort(depth, kind="stable")
-    # level by level: a rank receives a block because it wants it, or because it forwards it to a deeper rank
+    # Level by level, the deepest first: a rank receives a block because it wants it, or because it forwards it to a
+    # deeper rank. A key is block * ranks + receiver; each becomes one row.
     wanted_keys = (block * ranks + receiver)[order]
     begin = np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))  # by depth, where its keys begin
     row_keys, row_count, forwarders = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
-    # the deepest level first; a key is block * ranks + receiver, each once
     for level in range(len(begin) - 2, 0, -1):
         reached = distinct(np.concatenate([wanted_keys[begin[level] : begin[level + 1]], forwarders]))
         row_keys.append(reached)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from antiphon.errors import Unsupported
 
 Value = tuple[int, ...]  # contributions in ascending order, each as often as it occurs
-MOST_COMPARISONS = 300_000  # of a value with what is missing
+MOST_COMPARISONS = 300_000  # comparisons of a value with the missing contributions, after which the search gives up
 
 
 def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
@@ -30,6 +30,7 @@ def sum_of(want: Value, values: Sequence[Value]) -> dict[Value, int] | None:
         return {(name,): times for name, times in missing.items()} if singles >= missing.keys() else None
     values_with: dict[int, list[Value]] = {name: [v for v in usable if name in v] for name in missing}
     chosen: list[Value] = []
+    # depth-first with an explicit stack: candidates[i] yields the values not yet tried as addend i
     candidates = [_fitting_values(missing, values_with)]
     comparisons = 0
     while comparisons < MOST_COMPARISONS:
@@ -56,7 +57,7 @@ def _fitting_values(missing: Counter[int], values_with: dict[int, list[Value]]) 
     """Return the candidates for the next value: those that fit and contain the missing contribution of fewest
     values.
     """
-    remaining = +missing  # without contributions of which none is missing
+    remaining = +missing  # without contributions that are missing 0 times
     fitting = [[v for v in values_with[name] if Counter(v) <= remaining] for name in remaining]
     fewest: list[Value] = min(fitting, key=len)
     return iter(fewest)

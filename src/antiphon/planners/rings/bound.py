@@ -29,7 +29,8 @@ def least_time_per_byte(topology: Topology, members: tuple[int, ...]) -> tuple[f
     >>> float(seconds), why
     (1e-09, 'only 1 GB/s leave rank 1')
     """
-    # by resource: first the links, then the shared limits
+    # bytes/s by resource (first the links, then the shared limits), which keep one capacity per class of equal ones, in
+    # units of `scale`
     resources = topology.resources
     capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
     link_capacity, limit = _narrowest_limits(topology, capacity)

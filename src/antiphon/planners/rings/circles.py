@@ -85,7 +85,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """
     if collective.kind != "alltoall":
         return merge([plan_around(collective, cycle), plan_around(collective, [cycle[0], *cycle[:0:-1]])])
-    seats = Seats.in_order(collective, list(cycle))
+    seats = Seats.in_order(collective, list(cycle))  # by seat: the rank, and its number (`member`) among the members
     size = len(seats)
     seat_numbers = np.arange(size)
     # With an even number of seats, every seat splits its block for the opposite seat: the half at offset 0 travels
@@ -129,8 +129,9 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
     seats, steps = np.arange(size), size // 2
     columns = []  # a row per seat: step, sender, receiver, op, slot read, slot written
     for number in range(steps):
-        # the pairs of even steps begin at even seats, those of odd steps at odd ones (seat -1 is the last); what comes
-        # later than in step 0 is stored to be sent on
+        # The pairs of even steps begin at even seats, those of odd steps at odd ones (seat -1 is the last). What
+        # arrives in step n > 0, but for the last, is stored in slot n + 1 and sent on in the next step. 0 * seats + x:
+        # a column of x for all seats.
         partner = seats ^ 1 if number % 2 == 0 else ((seats + 1) ^ 1) - 1
         sent_slot, stored_slot = (number if number > 1 else 0), (number + 1 if 0 < number < steps - 1 else 0)
         op = COPY if stored_slot else REDUCE

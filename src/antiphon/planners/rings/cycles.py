@@ -44,7 +44,7 @@ def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
     inside[list(members)] = True
     link = np.flatnonzero(inside[topology.link_src] & inside[topology.link_dst])
     types_by_width = sorted(range(len(topology.types)), key=lambda i: topology.types[i].bandwidth)
-    width_order = np.empty(len(types_by_width), np.int64)  # in types_by_width
+    width_order = np.empty(len(types_by_width), np.int64)  # by type, its position in types_by_width
     width_order[types_by_width] = np.arange(len(types_by_width))
     link = link[np.lexsort((-link, width_order[topology.link_type[link]]))]  # the last of a pair overwrites the others
     pairs = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
@@ -105,7 +105,7 @@ def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, lis
 def search_cycle(
     near: dict[int, list[int]], members: tuple[int, ...], preference: Preference
 ) -> tuple[list[int], bool]:
-    """Return a cycle through all members, or [], and whether the search was complete.
+    """Return a cycle through all members, or [], and whether the search was complete. `near`: as of `neighbours`.
 
     Depth-first with at most MOST_EXTENSIONS extensions, to the free neighbour with the greatest `preference` first. A
     rank is free if the partial cycle has not visited it.

@@ -102,7 +102,10 @@ def _pack_cached(
 
 
 def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:
-    """Return cycles in pairs, there and back, for links that are equal in both directions."""
+    """Return cycles in pairs, there and back, for links that are equal in both directions.
+
+    `limit`: an upper bound on the number of cycles, which counts both directions.
+    """
     cycles = _zigzag_cycles(capacity, members)
     if cycles is None and len(members) > RING_LIMITS.max_exact_ranks:
         cycles = _by_factors(capacity, members, seed, limit)
@@ -124,6 +127,7 @@ def _by_factors(capacity: Capacity, members: tuple[int, ...], seed: int, limit: 
     if max(capacity.values()) != units:
         return None
     edges = [(number[a], number[b]) for a, b in sorted(capacity) if a < b]
+    # every cycle is used in both directions (which `limit` counts), and once per unit of the links
     cycles = joined_factors(edges, len(members), limit // 2 // units, seed)
     return [[members[i] for i in cycle] for cycle in cycles] * units or None
 
@@ -178,7 +182,10 @@ def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
-    """Return the most of these cycles that the links hold, by an integer program; None if the solver gives up."""
+    """Return the most of these cycles that the links hold, by an integer program; None if the solver gives up.
+
+    Unless `directed`, a cycle uses its links in both directions.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -191,7 +198,8 @@ def choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, dire
     ]
     columns = np.repeat(np.arange(len(all_cycles)), len(all_cycles[0]))
     matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(all_cycles)))
-    # the tie-breaks of all cycles that fit together sum to less than half a cycle, so more cycles are always better
+    # each cycle takes a unit of as many links as there are ranks, so no more than `max_cycles` fit; their tie-breaks
+    # sum to less than half a cycle, so more cycles are always better
     max_cycles = sum(capacity.values()) / len(all_cycles[0])
     gain = 1 + tie_breaks(len(all_cycles)) / (2 * max_cycles)
     result = milp(

@@ -37,7 +37,7 @@ def join_by_swaps(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SW
     """
     state = _SwapSearch([list(factor) for factor in factors], random.Random(seed), max_swaps)
     ranks = len(factors[0]) if factors else 0
-    if ranks < 3:
+    if ranks < 3:  # rings of 2 ranks need no search (edge_disjoint.py)
         return []
     # swaps preserve the parity of the total number of cycles, so it must match that of one cycle per factor
     parity_differs = (sum(state.cycle_counts) - len(factors)) % 2  # each additional cycle flips the sign

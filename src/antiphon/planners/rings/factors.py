@@ -161,6 +161,7 @@ class _Factors:
             self.rng.shuffle(squares)
             for a, b, c, d in squares:
                 examined += 1
+                # either pair of opposite edges may be the one to give up
                 self._turn_square(a, b, c, d)
                 self._turn_square(b, c, d, a)
         if sum(self.cycle_counts) > len(self.neighbours):

@@ -69,7 +69,7 @@ def _most_rings_cached(
     limit, because = _degree_bound(capacity, members)
     widths = set(capacity.values())
     is_complete = len(widths) == 1 and len(capacity) == size * (size - 1)
-    # an even number: K4 and K6 have no such decomposition, and fewer ranks are searched anyway
+    # an odd number of ranks has zigzags (edge_disjoint.py); 4 and 6 ranks have no P - 1 rings
     if is_complete and 8 <= size <= MAX_COMPLETE_RANKS and size % 2 == 0:
         # factors of a complete network, one per distance: every rank is followed by the rank at this distance. Some of
         # them are many short cycles, which are then joined
@@ -99,7 +99,7 @@ def _most_rings_cached(
 def _join_factors(
     capacity: Capacity, members: tuple[int, ...], seed: int, rings_so_far: int, limit: int
 ) -> list[list[int]]:
-    """Return more than `rings_so_far` rings, as many as possible, by joining random factors; [] if that fails."""
+    """Return more than `rings_so_far` rings, up to `limit`, by joining random factors; [] if that fails."""
     rng, swaps = random.Random(seed), SWAP_EFFORT // MAX_SPLITS // len(members)
     # the greatest number first; MAX_SPLITS random splits for each
     for number in range(limit, rings_so_far, -1):

@@ -48,8 +48,8 @@ from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.routing import find_paths
 from antiphon.planners.shared.rows import ChainPieces, finish_schedule
 
-MOST_RINGS = 64  # rings by default
-MAX_LOGICAL_RINGS = 32  # over switches
+MOST_RINGS = 64  # the most rings by default
+MAX_LOGICAL_RINGS = 32  # the most rings over switches
 MAX_HOST_CYCLES = 8  # different cycles used inside a host
 TIE = 1 + 1e-6  # factor: of costs that differ by less, the smaller number of rings wins
 NEARLY_LEAST = 1 + 1e-5  # factor: a cost within it of the least time is proved to be the least
@@ -101,7 +101,7 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
     if collective.kind != "alltoall":
         by_cycle = {cycle: plan_around(collective, cycle) for cycle in rings_left}
         return merge([by_cycle[tuple(cycle)] for cycle in cycles])
-    shares: list[tuple[Schedule, int]] = []
+    shares: list[tuple[Schedule, int]] = []  # a schedule, and the number of rings whose share of the data it carries
     for cycle in list(rings_left):
         mirrored = (cycle[0], *cycle[:0:-1])
         pair_count = min(rings_left[cycle], rings_left[mirrored]) if cycle != mirrored else rings_left[cycle] // 2
@@ -190,6 +190,7 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     link = routing.table.links[concat_ranges(routing.table.ptr[pair_of_hop], link_counts)]
     ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], link_counts)
     index, loaded = resources.with_limits(link.astype(np.int64))
+    # bytes/s: resources keep one capacity per class of equal ones, in units of `scale`
     capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
     loads = np.zeros((len(cycles), len(capacity)))
     np.add.at(loads, (ring[index], loaded), 1.0)
@@ -221,7 +222,8 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, keep_order: bool) ->
 
 
 def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
-    """Return two choices of rings over switches: one ring, host by host; or rings that enter hosts at different ranks.
+    """Return two choices of rings over switches: one ring, host by host; or rings that enter hosts at different ranks
+    (only for several hosts with equally many ranks).
 
     Rings of the second choice pass a host along the rings of its direct links, if there are any, else in the order of
     ranks; one ring begins at each rank. They pass every other host in the opposite order: see the top of this file.
@@ -236,6 +238,7 @@ def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> l
     inner_orders = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, inner_rings))][
         :MAX_HOST_CYCLES
     ]
+    # each order of a host's ranks, begun at each of them
     orders = [[*order[at:], *order[:at]] for order in inner_orders for at in range(size)]
     rings = [
         [group[i] for host, group in enumerate(groups) for i in (order if host % 2 == 0 else order[::-1])]

@@ -85,8 +85,8 @@ def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
     """
     quota, remainder = divmod(blocks, len(load))
     room = quota - load
-    is_over_quota = room < 0  # these have more than the quota already, and come last in `by_need`
-    # servers over the quota get more than any room, as all rooms together are at most the requests plus one per server
+    is_over_quota = room < 0  # these own the quota and one more already, so they come last in `by_need`:
+    # their key exceeds any room, as all rooms together are at most the requests plus one per server
     by_need = np.argsort(np.where(is_over_quota, len(load) + requests.sum(), room - requests), kind="stable")
     room[is_over_quota] = 0
     spare = max(remainder - int(is_over_quota.sum()), 0)

@@ -140,6 +140,8 @@ def _plans_with_gathering(
         for child, size, holders, share, done in zip(
             tree.children[node], sizes, counts, owned, child_seconds, strict=True
         ):
+            # what a server gives to its group's holder: everything or, with fixed owners, all but the blocks owned in
+            # the child (the holder spreads the other children's sums of those at the end)
             gather_share = (1 if free_owners else 1 - share) / size
             gathering = 0.0 if holders == size else cost.price_gather(child, holders, gather_share)
             ready.append(done + gathering)

@@ -36,7 +36,7 @@ from antiphon.planners.switchtrees.assign import representatives
 from antiphon.planners.switchtrees.tree import Direction, RootedTree
 from antiphon.planners.switchtrees.types import CPS, RHD, RING, fans_of, name_of, steps_of
 
-ServerMask = NDArray[np.bool_]  # by server, whether it holds partial sums
+ServerMask = NDArray[np.bool_]  # by server, whether it holds partial sums; where it may be None, all do
 SLACK = 1 - 1e-9  # times whose ratio is above this are equal; then the plan of fewer steps is taken
 
 
@@ -129,6 +129,7 @@ class PartCost:
             for product in divisors:
                 if product <= divisor or product % divisor or divisor not in best:
                     continue
+                # after levels whose fan-ins multiply to `divisor`, a server adds up 1 / divisor of the data
                 step = self._price_type(CPS, product // divisor, group_bytes / divisor, tiers)
                 seconds, fans = best[divisor]
                 longer = seconds + step, (*fans, product // divisor)
@@ -226,6 +227,7 @@ class PartCost:
         src = np.arange(low, high)
         moving = src != receivers
         src, receivers = src[moving], receivers[moving]
+        # The reducescatter sends to the first of each group and the allgather from it; `back`: the other way round.
         seconds, halves = 0.0, self.halves[::-1] if back else self.halves
         for present, ends in zip(halves, ((src, receivers), (receivers, src)), strict=True):
             if present:
@@ -242,6 +244,7 @@ class PartCost:
         tree, busiest = self.tree, 0.0
         latency = np.zeros(len(src))
         for direction, begin, other in ((tree.up, src, dst), (tree.down, dst, src)):
+            # from this end of each row up the tree, until the other end is below the node, too
             node, rows = tree.leaf[begin], np.arange(len(src))
             while len(rows):
                 not_met = (other[rows] < tree.low[node]) | (other[rows] >= tree.high[node])

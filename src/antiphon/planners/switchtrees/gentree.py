@@ -51,7 +51,7 @@ from antiphon.planners.switchtrees.plan_rows import block_owners, plan_rows, tre
 from antiphon.planners.switchtrees.tree import RootedTree, candidate_roots, root_tree
 from antiphon.units import parse_size
 
-SIZES = (10**6, 10**8, 10**9)  # sizes to plan for if none is requested
+SIZES = (10**6, 10**8, 10**9)  # bytes: sizes to plan for if none is requested
 
 
 Parameters = Annotated[

@@ -167,7 +167,7 @@ def _check_joined_inside(topology: Topology, group: Sequence[int], box: Ints) ->
         while pending:
             new_nodes = [node for node in out.get(pending.pop(), ()) if node not in reached]
             reached.update(new_nodes)
-            pending += [node for node in new_nodes if node >= topology.ranks]
+            pending += [node for node in new_nodes if node >= topology.ranks]  # only switches forward
         unreachable = [rank for rank in group if rank not in reached]
         if unreachable:
             raise Unsupported(
@@ -215,7 +215,7 @@ def _merge_switches(topology: Topology, neighbours_of: dict[int, set[int]], boxe
         leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
         while leaves:
             node = leaves.pop()
-            for neighbour in remaining.pop(node, set()):
+            for neighbour in remaining.pop(node, set()):  # set(): it may have been listed twice
                 remaining[neighbour].discard(node)
                 if node in low:
                     low.add(neighbour)
@@ -310,7 +310,8 @@ def _is_connected(tree: dict[int, set[int]]) -> bool:
 def _switch_name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
     """Return the name of a node that was merged from `nodes`.
 
-    It is the place of a switch, the places of the first and last of merged switches, or a box's name.
+    It is the place of a switch, the places of the first and last of merged switches, or a box's name (`boxes`: by box;
+    box i is node `topology.nodes` + i).
     """
     if nodes[0] >= topology.nodes:
         return boxes[nodes[0] - topology.nodes]

@@ -100,6 +100,7 @@ class _RowBuilder:
         height, which move the same amount of data: then the steps are evenly full.
         """
         tree, nodes = self.tree, len(self.tree.parent)
+        # by node: its own steps, the earliest step in which it can begin, and its height; children before their parents
         own_steps, earliest, height = (np.zeros(nodes, np.int64) for _ in range(3))
         for node in range(nodes - 1, -1, -1):
             choice = self.choices[node]

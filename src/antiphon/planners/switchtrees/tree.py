@@ -209,13 +209,13 @@ def root_tree(graph: UnrootedTree, root: Root, topology: Topology, profile: Prof
     position = {node: i for i, node in enumerate(order)}
     parents = np.array([-1, *(position[parent[node]] for node in order[1:])], np.int64)
     # subtree sizes give the end of every subtree; running counts of servers in preorder give low and high
-    server = np.array([0 <= node < graph.servers for node in order])
-    servers_so_far = np.cumsum(server)
+    is_server = np.array([0 <= node < graph.servers for node in order])
+    servers_so_far = np.cumsum(is_server)
     size = np.ones(len(order), np.int64)
     for node in range(len(order) - 1, 0, -1):
         size[parents[node]] += size[node]
     end = np.arange(len(order)) + size
-    low = servers_so_far - server
+    low = servers_so_far - is_server
     high = servers_so_far[end - 1]
     # figures of every node's link upwards, in both directions
     links = _Links(graph, topology, profile)
@@ -233,8 +233,8 @@ def root_tree(graph: UnrootedTree, root: Root, topology: Topology, profile: Prof
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return RootedTree(
         names=(name, *(graph.names[node] for node in order[1:])), parent=parents, end=end, low=low, high=high,
-        leaf=np.flatnonzero(server), member=np.array([node for node in order if 0 <= node < graph.servers], np.int64),
-        up=up, down=down, shape=_label_subtrees(parents, rows),
+        leaf=np.flatnonzero(is_server), up=up, down=down, shape=_label_subtrees(parents, rows),
+        member=np.array([node for node in order if 0 <= node < graph.servers], np.int64),
     )  # fmt: skip
 
 

@@ -17,7 +17,11 @@ _SHOWN = 6  # links named per step
 
 
 def explain_impossible(instance: Instance, parts: int, steps: int, rounds: int, why: Impossible) -> str:
-    """Return one sentence that names what is impossible and the bound that forbids it."""
+    """Return one sentence that names what is impossible and the bound that forbids it.
+
+    `why.how` is the kind of proof: "distance"; "rounds" (one dual); "splits" (every distribution of the rounds over the
+    steps is forbidden by some dual); otherwise resolution. `worth` of a dual is its value, with the bound that follows.
+    """
     weight = instance.input_weight
     name = f"{instance.collective.kind} on {instance.topology.name}"
     request = f"no algorithm with C = {parts * weight}, S = {steps}, R = {rounds} exists for {name}"

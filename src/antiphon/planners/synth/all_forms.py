@@ -80,14 +80,14 @@ class SumLimits:
     first_images: int = 1  # sets of images (tree_pairs.py) tried for these in turn 0; twice as many in every next turn
     alike: int = 3  # symmetries tried of those with equal figures
     max_slots: int = 3  # copies of a chunk per rank
-    max_elements: int = 64  # of a subgroup
+    max_elements: int = 64  # elements of a subgroup; larger ones are left out
     pairs: int = 200  # random pairs of cyclic subgroups, each of which generates a subgroup to try
-    max_ranks: int = 32  # of machines that are searched in every form
+    max_ranks: int = 32  # machines of more ranks are not searched in every form
     effort_share: int = 18  # a frontier spends 1 / `effort_share` of its effort on this search
-    effort_share_point: int = 3  # the same of a single point
+    effort_share_point: int = 3  # a single point spends 1 / `effort_share_point`
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
-    max_sends: int = 2**13  # inputs * steps * arcs up to which it is proved how many links a chunk crosses
-    conflicts_of_proof: int = 10000  # of each number of links that such a proof tries
+    max_sends: int = 2**13  # inputs * steps * arcs up to which the links that a chunk crosses are bounded by a proof
+    conflicts_of_proof: int = 10000  # for each number of links that such a proof tries
     max_refuted: int = 2  # better points that pairs of trees may refute
 
 
@@ -202,7 +202,8 @@ class AllForms:
             sends_ratio, sends_evidence = self.prove_sends(steps)
             if sends_ratio > ratio:
                 about, ratio, evidence = SUMS, sends_ratio, sends_evidence
-        proof, refuted = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND, []
+        proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
+        refuted: list[dict[str, Any]] = []
         # Optimal for k if the few better points are all refuted.
         if proof == BEST_FOUND and about == SUMS:
             # `parts`: with more chunks, R / C is below the bound for every R <= S + k
@@ -250,20 +251,22 @@ class AllForms:
         size = len(instance.kinds) * steps * len(instance.arcs)
         if tightest is None or size > SUM_LIMITS.max_sends or not instance.arcs.exhaustive:
             return proved
+        tightest_ratio, _ = tightest
         per_send = least_rounds_per_part(instance, SUMS, steps, {"sends": 1})  # if each chunk crosses one link
         run, effort = self.search.run_solver, Effort(SUM_LIMITS.conflicts_of_proof)
         if is_bounded_by_trees(instance, self.work.collective):
             dual, is_exact, price = run(bound_sends, instance, steps, self.budget.left())
             ratio = evaluate_tree_dual(instance, dual).rounds_per_part
-            if ratio > tightest[0]:
+            if ratio > tightest_ratio:
                 proved = self.least_sends[steps] = ratio, dual.as_json()
             if is_exact:
                 return proved
             self.budget.pay(price)
-        # Fewer sends than `lowest` are excluded already. Raise `sends` until it is not refuted that so many suffice.
-        # Only the last of these refutations needs a proof, so all are found without one. `shared`: the inputs of one
+        # Fewer sends than `lowest` are excluded already. Raise `sends` while a solver refutes that they suffice. Only
+        # the last of these refutations needs a proof, so all are found without one. `shared`: the inputs of one
         # chunk may cross a link together, and `rounds` limits the links that they cross.
-        lowest = sends = math.ceil(max(tightest[0], proved[0]) / per_send)
+        proved_ratio, _ = proved
+        lowest = sends = math.ceil(max(tightest_ratio, proved_ratio) / per_send)
         refuted = True
         while refuted:
             formula = build_formula(instance, Question(parts=1, steps=steps, rounds=sends, shared=True))
@@ -301,7 +304,7 @@ class AllForms:
     ) -> Iterator[SumPoint]:
         """Yield points that beat the best known R / C of as many steps or fewer (`best`, updated), turn by turn.
 
-        `floor`: the bandwidth bound on R / C. Raises EffortSpent or TimedOut.
+        `floor`: the bandwidth bound on R / C. `limits`: k and the chunks of candidates. Raises EffortSpent or TimedOut.
         """
         for turn in range(SUM_LIMITS.turns):
             for steps in range(1, max_steps + 1):
@@ -324,7 +327,10 @@ class AllForms:
     def _search_steps(
         self, turn: int, steps: int, lowest: Fraction, known_ratio: Fraction | None, limits: Limits
     ) -> Iterator[SumPoint]:
-        """Yield ever better points of this many steps: the tightest candidate first, then by the number of chunks."""
+        """Yield ever better points of this many steps: the tightest candidate first, then by the number of chunks.
+
+        `lowest`: a lower bound on R / C. `known_ratio`: the least R / C so far, which points must beat; None: none yet.
+        """
         candidates = list(list_candidates(steps, lowest, known_ratio, weight=1, limits=limits))
         failures = 0
         for chunks, rounds in [*candidates[:1], *sorted(candidates[1:])]:
@@ -393,8 +399,8 @@ class AllForms:
     def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
         """Return whether it is proved that no such allreduce exists with up to the maximum number of slots."""
         # a refutation under a symmetry says nothing of other algorithms
-        plain = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
-        return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
+        numbers = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
+        return bool(numbers) and all((chunks, steps, rounds, number) in self.refuted for number in numbers)
 
     def _make_point(self, chunks: int, answer: Sums, engine: str) -> SumPoint:
         """Return the sends of an answer as a schedule in the original numbers, with its figures."""

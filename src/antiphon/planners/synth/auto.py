@@ -130,7 +130,10 @@ def _ask_engines(
 
 
 def _try_flow(search: SearchState, task: Task, split: tuple[int, ...] | None) -> Decided:
-    """Try integer flows, the most symmetric first; None if all remain undecided."""
+    """Try integer flows, the most symmetric first; None if all remain undecided.
+
+    `split`: rounds of each step to try first; None: no split is known that the linear program admits.
+    """
     tries: list[tuple[SymmetryGroup, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
     tries += [(search.group, None)] if len(search.group) > 1 else []
     tries += [(group, None) for group in search.subgroups_for(task.parts)[: TURN_LIMITS.flow_groups] if len(group) > 1]
@@ -167,7 +170,10 @@ def _find_resolution_proof(search: SearchState, task: Task, conflicts: int) -> I
 def _try_sat(
     search: SearchState, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
 ) -> tuple[Decided, list[int]]:
-    """Try SAT with effort that grows from turn to turn; return the answer and the total effort after each turn."""
+    """Try SAT with effort that grows from turn to turn; return the answer and the total effort after each turn.
+
+    `split`: as for `_try_flow`.
+    """
     spent_after: list[int] = []
     refuted: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
     splits = [split] if split is not None else []
@@ -222,15 +228,15 @@ def _list_tries(
     """Yield a turn's tries (subgroup number, split, solver, variable numbering), the most promising first.
 
     The first split is any that the program admits. If it does not succeed at once, splits from the middle of the
-    admitted region are added; finding them takes a while, but they leave more slack.
+    admitted region (`split_source`) are added to `splits`; finding them takes a while, but they leave more slack.
     """
     last = len(search.subgroups_for(task.parts)) - 1
     if not splits or (turn and _estimate_variables(task) <= TURN_LIMITS.refutable_variables * 4**turn):
-        yield last, None, "cadical", 0
+        yield last, None, "cadical", 0  # without symmetry and split: it may refute the whole problem
     # from the largest subgroup, 0, one more in every turn; the trivial one, `last`, from turn 1 on or if there are few
     numbers = {*range(min(last, 2 + turn)), *([last] if turn or last < 2 else [])}
     for number in sorted(numbers):
-        # the largest subgroup gives the smallest problem: try several numberings of its variables
+        # number 0, the largest subgroup, gives the smallest problem: try several numberings of its variables
         shuffles = 1 if number else 2 if turn else TURN_LIMITS.shuffles
         for split in splits:
             for shuffle in range(shuffles):

@@ -105,7 +105,7 @@ def _candidate_share(effort_left: int | None, share: float) -> int | None:
 
 
 def _total_allowance(effort_left: int | None, share: float) -> int | None:
-    """Return the effort of all candidates together; None: unlimited."""
+    """Return the effort of all candidates together; None: unlimited, as in the last pass (share 1)."""
     return (
         None
         if effort_left is None or share == 1.0
@@ -124,10 +124,11 @@ def _decide_in_workers(
     """Decide the candidates in child processes; yield verdicts in order."""
 
     def decide(candidate: Candidate, send: Send) -> Verdict:
+        """Decide a candidate in a child process, whose lines of progress `send` passes to this process."""
         return _decide_within(search, candidate, limits, EffortBudget(share), send)
 
     workers = limits.workers or usual_workers()
-    terms = PoolTerms(decide, workers, lambda candidate: search.budget.seconds(), limits.memory)
+    terms = PoolTerms(decide, workers=workers, seconds=lambda candidate: search.budget.seconds(), memory=limits.memory)
     for candidate, result in run_in_order(candidates, terms, is_wanted, tell):
         if isinstance(result, Stopped):
             raise TimedOut(BUDGET_SPENT)

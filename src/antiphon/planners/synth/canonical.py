@@ -95,6 +95,7 @@ def naming_of(instance: Instance) -> Naming:
     bonds = _bond_names(instance, nodes, label[graph.bonds])
     ends = [tuple(sorted(nodes[list(side)].tolist()) for side in (k.holders, k.dests)) for k in instance.kinds]
     order = sorted(range(len(ends)), key=ends.__getitem__)  # kinds by holders and destinations, in the new numbers
+    # argsort inverts it: by old number of a kind, the new one
     return Naming(nodes, bonds, limits, np.argsort(np.array(order, np.int64)))
 
 
@@ -114,7 +115,8 @@ def _bond_names(instance: Instance, nodes: NDArray[np.int64], label: NDArray[np.
 class _ColoredGraph:
     """The problem as a colored graph: ranks, switches, then vertices for limits, for bonds under them, and for kinds.
 
-    Kinds are omitted if the colors of ranks determine them, that is if ranks of one color are interchangeable.
+    Kinds are omitted if the colors of ranks determine them, that is if ranks of one color are interchangeable. Of an
+    instance, `capacity` is in chunks per round, first of the bonds, then of the limits; `limits_of`: a bond's limits.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -149,15 +151,15 @@ class _ColoredGraph:
         """Add a bond: a link, or a vertex if it is under limits."""
         instance = self._instance
         ends = int(instance.tail[bond]), int(instance.head[bond])
-        kind = LinkType("link", instance.capacity[bond])
+        link_type = LinkType("link", instance.capacity[bond])
         if not instance.limits_of[bond]:
-            self._links.append((*ends, kind))
+            self._links.append((*ends, link_type))
             return
         # A bond under limits becomes a vertex of its own, joined with its ends and its limits.
         vertex = self.bonds[bond] = self._add_vertex("bond", instance.capacity[bond])
-        self._links += [(ends[0], vertex, kind), (vertex, ends[1], kind)]
-        first = len(instance.bonds)
-        self._links += [(vertex, self.limits[limit - first], kind) for limit in instance.limits_of[bond]]
+        self._links += [(ends[0], vertex, link_type), (vertex, ends[1], link_type)]
+        first_limit = len(instance.bonds)  # limits are numbered after the bonds
+        self._links += [(vertex, self.limits[limit - first_limit], link_type) for limit in instance.limits_of[bond]]
 
     def to_topology(self) -> Topology:
         """Return the graph as a topology whose vertices beyond the ranks are switches."""
@@ -185,8 +187,11 @@ def _rank_roles(instance: Instance) -> list[Hashable]:
     """
     figures = [(k.weight, len(k.holders), len(k.dests)) for k in instance.kinds]
     out: list[Hashable] = []
-    for side in zip(*(side_rows.T for side_rows in _holds_and_wants(instance)), strict=True):
-        out.append(tuple(tuple(sorted(figures[k] for k in np.flatnonzero(column).tolist())) for column in side))
+    holds, wants = _holds_and_wants(instance)
+    for held_and_wanted in zip(holds.T, wants.T, strict=True):  # of each rank, a column of kinds each
+        out.append(
+            tuple(tuple(sorted(figures[k] for k in np.flatnonzero(kinds).tolist())) for kinds in held_and_wanted)
+        )
     return out
 
 

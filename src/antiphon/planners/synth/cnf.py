@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 
 class Clauses:
-    """Variables are numbered from 1; a clause is a list of literals."""
+    """The clauses so far (`rows`, each a list of literals), over variables 1 to `variables`."""
 
     def __init__(self, variables: int = 0, rows: Sequence[list[int]] = ()) -> None:
         self.variables = variables

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from antiphon.errors import EffortSpent, TimedOut
 from antiphon.isolate import cpu_clock
 
-UNIT = 10**9
+UNIT = 10**9  # a unit of effort, in the billionths in which prices are stated
 # Prices of work, which the engines pay (sat.py, refute.py, linear.py, flow.py, tree_prices.py)
 LITERAL, PROPAGATION = 600, 130  # SAT: a literal of a clause; a propagation
 ELABORATED, LEMMA = 2_000, 60_000  # resolution proof: a literal of the formula; a lemma turned into a chain
@@ -34,7 +34,10 @@ def mixed_price(entries: int, nodes: int) -> int:
 
 
 def nodes_for(effort_left: int | None, entries: int, max_nodes: int) -> int:
-    """Return the number of search nodes that the effort allows: at least the first, at most `max_nodes`."""
+    """Return the number of search nodes that the effort allows: at least the first, at most `max_nodes`.
+
+    `entries`: of the program's matrix. `effort_left` None: unlimited.
+    """
     if effort_left is None:
         return max_nodes
     return max(1, min(max_nodes, (effort_left - mixed_price(entries, nodes=1)) // (NODE_ENTRY * max(entries, 1))))

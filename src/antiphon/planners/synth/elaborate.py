@@ -50,7 +50,9 @@ class Propagation:
         self.trail.append(literal)
 
     def undo(self, length: int, heads: int) -> None:
-        """Unassign everything after the first `length` literals of the trail, and revisit from `heads`."""
+        """Unassign everything after the first `length` literals of the trail, and propagate again from position
+        `heads` of it.
+        """
         for literal in self.trail[length:]:
             self.value[literal] = self.value[-literal] = 0
         del self.trail[length:]
@@ -59,7 +61,10 @@ class Propagation:
     def attach(self, record: Record, used: bool) -> Record | None:
         """Watch two literals that are not false. If there is only one, assign it; if none, return the clause
         (conflict). A clause of one literal is not watched: it forces the literal now.
+
+        `used`: whether some chain needs the clause.
         """
+        # true literals first, then unassigned ones, then false ones
         value = self.value
         record[1:] = sorted(record[1:], key=lambda x: -value[x])
         if len(record) > 2:
@@ -95,7 +100,7 @@ class Propagation:
         watching = watch[false_literal]
         for place, record in enumerate(watching):
             other = record[1]
-            if other == false_literal:
+            if other == false_literal:  # let the false one be the second of the two watched
                 other = record[1] = record[2]
                 record[2] = false_literal
             if value[other] > 0:
@@ -169,9 +174,9 @@ class Elaboration:
             if self.conflict is not None:
                 return True
             words = line.split()
-            deleting = words[0] == "d"
-            literals = [int(word) for word in words[deleting:-1]]  # lines end in 0
-            if not deleting:
+            is_deletion = words[0] == "d"
+            literals = [int(word) for word in words[1 if is_deletion else 0 : -1]]  # lines end in 0
+            if not is_deletion:
                 self.steps.append(len(self.records))
                 self._add_clause(literals)
             else:

@@ -49,7 +49,7 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
         return Answer(moves=None, refuted=True)
     program = StepProgram(task.instance, task.steps, group)
     low, high = np.zeros(program.variables), np.full(program.variables, np.inf)
-    # at least one round per step; with a split, exactly its rounds
+    # the first variables are the rounds of each step: at least one; with a split, exactly its rounds
     low[: task.steps] = 1.0
     if task.split is not None:
         low[: task.steps] = high[: task.steps] = task.split
@@ -97,7 +97,7 @@ def split_into_paths(task: Task, commodity: Commodity, moved: Table) -> Iterator
         supply = {holder: amount * task.parts for holder, amount in commodity.supply.items()}
     # (destination, source) -> kind: in a commodity of several kinds each pair has one kind
     kind_of = {(instance.kinds[k].dests[0], holder): k for k in commodity.kinds for holder in instance.kinds[k].holders}
-    used: dict[int, int] = defaultdict(int)
+    used: dict[int, int] = defaultdict(int)  # by kind, the chunks that have a path
     for dest, amount in commodity.demand.items():
         for _ in range(amount * task.parts):
             source, hops = _trace_chunk(instance, into, remaining, dest, task.steps, supply)
@@ -121,7 +121,8 @@ def _trace_chunk(
 
     Flow present at a rank either arrived in the last step or waited there, so following any incoming flow, the latest
     first, ends at a holder. `supply`: chunks that each holder still has to send, so the trace ends at one with supply
-    left; None: the holders send as much as is demanded. Return the holder and the hops, each a path and its step.
+    left; None: the holders send as much as is demanded. `into`: by node, the bonds that lead there. Return the holder
+    and the hops, each a path and its step.
     """
     hops: list[tuple[tuple[int, ...], int]] = []
     while time > 0:

@@ -153,11 +153,12 @@ def find_frontier(
                 best = point.ratio
                 yield point
             is_short_of_effort = state.is_short_of_effort
-            # elsewhere the undecided candidates had all their turns already
-            if state.undecided and (state.large or is_short_of_effort):
+            # on small instances, if effort is not short, undecided candidates had all their turns already
+            if state.undecided and (state.is_large or is_short_of_effort):
                 postponed.append(state)
         steps += 1
-    for share in (LONG_SHARE, 1.0):  # second turn: candidates that exceeded their share
+    # longer tries of the undecided candidates, at last each with all of the effort that remains
+    for share in (LONG_SHARE, 1.0):
         for state in postponed:
             previous = state.best_point()
             state.search_longer(share)
@@ -198,7 +199,7 @@ class _StepSearch:
     tried: dict[PartsAndRounds, int] = field(default_factory=dict)  # number of turns after which each was undecided
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether a candidate may take long to decide."""
         return size_of(self.search.instance, self.steps) > LARGE
 
@@ -213,7 +214,7 @@ class _StepSearch:
         candidates = list(list_candidates(self.steps, self.least_ratio, self.best, weight, self.limits))
         try:
             # the solution found so far is kept if time runs out
-            if self.large:
+            if self.is_large:
                 # sorted by (parts, rounds): the fewest chunks are the quickest to decide
                 self._decide_candidates(sorted(candidates), QUICK_TURNS, QUICK_SHARE)
             elif not self._decide_candidates(
@@ -346,7 +347,7 @@ def list_candidates(
     if limits.k is None:
         # without k: the fewest rounds for each small number of parts, and numbers of parts that can meet the bound
         # exactly
-        target = lowest * weight  # of rounds per part
+        target = lowest * weight  # the least rounds per part
         exact_parts = [target.denominator * times for times in range(1, MULTIPLES + 1)]
         for parts in sorted({*range(1, MOST_PARTS + 1), *exact_parts}):
             rounds = max(steps, math.ceil(parts * target))

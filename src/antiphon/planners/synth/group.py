@@ -119,6 +119,7 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
     # number of arcs that each element fixes: 0 is best, as then whole orbits of arcs can be treated alike
     fixed_arcs = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
     candidates: dict[frozenset[int], None] = {}  # a set that keeps its order
+    # first subgroups whose elements fix no arc, then any
     for allowed in (fixed_arcs == 0, np.ones(len(group), bool)):
         largest = 0
         for _ in range(_CLIMBS):
@@ -126,7 +127,7 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
                 candidates.setdefault(subgroup)
                 largest = max(largest, len(subgroup))
             if largest == group.arcs.shape[1]:
-                break  # a larger subgroup would fix an arc
+                break  # subgroups that fix no arc have at most as many elements as there are arcs
         if largest > 1 and len(group) > _LARGE_GROUP:
             break
     by_figures: dict[tuple[object, ...], list[SymmetryGroup]] = {}
@@ -146,7 +147,10 @@ def _grow_subgroups(
     group: SymmetryGroup, element_number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Iterator[frozenset[int]]:  # fmt: skip
-    """Yield growing subgroups of allowed elements, each generated from the one before and one more element."""
+    """Yield growing subgroups of allowed elements, each generated from the one before and one more element.
+
+    `element_number`: by its permutation of nodes (as bytes), the number of an element. `chunks`: of each kind.
+    """
     fixes_kind = group.kinds == np.arange(group.kinds.shape[1])
     candidates = np.flatnonzero(allowed & (np.arange(len(group)) > 0))
     generators: list[int] = []
@@ -159,7 +163,7 @@ def _grow_subgroups(
             generators.append(element)
             subgroup = closed
             yield subgroup
-            if len(subgroup) == group.arcs.shape[1]:  # a larger subgroup would fix an arc
+            if len(subgroup) == group.arcs.shape[1]:  # a larger one would fix an arc (see `find_subgroups`)
                 return
 
 
@@ -167,7 +171,10 @@ def _generate_subgroup(
     group: SymmetryGroup, element_number: dict[bytes, int], generators: Sequence[int], allowed: NDArray[np.bool_],
     fixes_kind: NDArray[np.bool_], chunks: NDArray[np.int64],
 ) -> frozenset[int] | None:  # fmt: skip
-    """Return the subgroup that these elements generate, as element numbers, or None if it is not admissible."""
+    """Return the subgroup that these elements generate, as element numbers, or None if it is not admissible.
+
+    `allowed`: by element. `fixes_kind`: by element and kind. `chunks`: by kind.
+    """
     # breadth-first closure under left multiplication by the generators
     generated, fresh = {0}, [0]
     fixing = fixes_kind[0].astype(np.int64)  # per kind the number of generated elements that fix it
@@ -196,7 +203,7 @@ class _ImageTables:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         ends = list(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))
-        self._bond = dict(zip(ends, range(len(ends)), strict=True))
+        self._bond = dict(zip(ends, range(len(ends)), strict=True))  # (tail, head) -> bond, of parallel ones the last
         has_no_parallel_bonds = len(self._bond) == len(ends)
         # widths of the tables that determine an element
         self.short_widths = (instance.nodes,) if has_no_parallel_bonds else (instance.nodes, len(ends))
@@ -287,13 +294,14 @@ def _find_generators(tables: _ImageTables) -> Iterator[Table | None]:
     """
     instance = tables.instance
     topology = instance.topology
-    plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # no latencies: only capacity counts
+    # only capacity counts
+    types_without_latency = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)
     bond_of = np.empty(topology.links, np.int64)
     for bond, links in enumerate(instance.bonds):
         bond_of[list(links)] = bond
     # one link of every bond: where it goes, the bond goes
     first = np.array([links[0] for links in instance.bonds], np.int64)
-    machine = replace(topology, types=plain)
+    machine = replace(topology, types=types_without_latency)
     for nodes in automorphisms(machine, _color_nodes(instance)):
         bonds = bond_of[link_map(machine, nodes)[first]]
         yield tables.complete_element(nodes.astype(np.int64), bonds)
@@ -315,7 +323,10 @@ def _color_nodes(instance: Instance) -> list[int]:
 
 
 def _apply_after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
-    """Return `element` after each row: every section of the permutation is composed separately."""
+    """Return `element` after each row: every section of the permutation is composed separately.
+
+    `widths`: lengths of the sections (nodes, bonds, arcs, resources, kinds; in the short form the first one or two).
+    """
     out, at = np.empty_like(rows), 0
     for width in widths:
         out[:, at : at + width] = element[at : at + width][rows[:, at : at + width]]
@@ -333,6 +344,7 @@ def _close_products(generators: Table, widths: Sequence[int], max_elements: int)
     identity = np.concatenate([np.arange(width) for width in widths])[None]
     known_elements = {identity.tobytes()}
     products: Products = []
+    # breadth-first: every generator times the elements that are new since the last pass, which begin at number `first`
     fresh, first = identity, 0
     while len(fresh):
         after: list[Table] = []

@@ -67,6 +67,7 @@ class ChangingAlgorithm:
         self.budget = budget
         self.work = 0  # places examined since the last payment
         self.random = Random(seed)
+        # chunks per round, by resource (bonds, then shared limits)
         self.capacity = [(c.numerator, c.denominator) for c in instance.capacity]
         self.arcs_into: dict[int, list[_Arc]] = defaultdict(list)
         for tail, head, path in zip(
@@ -223,7 +224,10 @@ class ChangingAlgorithm:
         return sum(max(0, -self._room(step, r)) for r in self.occupants[step])
 
     def shave(self, depth: int) -> bool:
-        """Take one round from a step where that works, the step with the fewest moves in the way first."""
+        """Take one round from a step where that works, the step with the fewest moves in the way first.
+
+        `depth`: relocations in a row that a move may need (`_insert`).
+        """
         candidates = []
         for step in range(len(self.rounds)):
             self.rounds[step] -= 1
@@ -279,6 +283,7 @@ class ChangingAlgorithm:
                 violators[step].append(m)
         self.work += len(self.place)
         steps = sorted(range(1, len(self.rounds)), key=lambda step: (len(violators[step]), step))
+        # take the violators out, join the steps, and put them back elsewhere
         for step in steps[: LIMITS.attempts]:
             before = self.save()
             for m in violators[step]:

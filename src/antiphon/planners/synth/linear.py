@@ -34,7 +34,7 @@ from antiphon.planners.synth.program import StepProgram
 
 Table = NDArray[np.int64]
 Floats = NDArray[np.float64]
-MOST_NODES = 2000  # of a mixed-integer program
+MOST_NODES = 2000  # search nodes of a mixed-integer program
 _MOST_SCALE = 6000  # scales up to this are tried for one that makes the dual nearly integral
 _FINE_SCALE = 10**7  # scale of the second attempt, where rounding hardly weakens the bound
 _MOST_VALUES = 400  # distinct dual values; with more, only the fine scale is tried
@@ -47,7 +47,10 @@ _SIMPLEX_VARIABLES = 4000  # from this size on, HiGHS's interior-point method is
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A dual with the bound that it proves (`worth`). `price`: the effort spent on it, not a price of links."""
+    """A dual with the bound that it proves. `price`: the effort spent on it, not a price of links.
+
+    `worth`: in every algorithm, the sum over steps of rounds[s] * worth.round_price[s] is at least parts * worth.value.
+    """
 
     dual: StepDual
     worth: StepInequality
@@ -70,11 +73,11 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
     best: Proved | None = None
     for dual in _exact_duals(program, solution):
         try:
-            value = evaluate_dual(program.instance, dual)
-        except Invalid:  # rounding broke a rule, such as that some price is not 0
+            worth = evaluate_dual(program.instance, dual)
+        except Invalid:  # rounding broke a rule of duals, such as that not all prices are 0
             continue
-        if best is None or _dual_strength(value, rounds) > _dual_strength(best.worth, rounds):
-            best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(solution.nit) * program.variables)
+        if best is None or _dual_strength(worth, rounds) > _dual_strength(best.worth, rounds):
+            best = Proved(dual, worth, PROGRAM + PIVOT_COLUMN * int(solution.nit) * program.variables)
         # as strong as the float optimum: a finer scale cannot improve it
         if float(_dual_strength(best.worth, rounds)) >= solution.fun * _SAME_BOUND:
             break
@@ -83,14 +86,14 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
     return best
 
 
-def _dual_strength(value: StepInequality, rounds: Sequence[int] | None) -> Fraction:
+def _dual_strength(worth: StepInequality, rounds: Sequence[int] | None) -> Fraction:
     """Return the bound that a dual proves: least R / parts, or with `rounds` the factor by which these must be
     stretched.
     """
     if rounds is None:
-        return value.rounds_per_part
-    spent = sum((r * b for r, b in zip(rounds, value.round_price, strict=True)), Fraction(0))
-    return value.value / spent if spent else Fraction(0)
+        return worth.rounds_per_part
+    spent = sum((r * price for r, price in zip(rounds, worth.round_price, strict=True)), Fraction(0))
+    return worth.value / spent if spent else Fraction(0)
 
 
 def _solve_program(program: StepProgram, rounds: Sequence[int] | None) -> Any:
@@ -103,7 +106,7 @@ def _solve_program(program: StepProgram, rounds: Sequence[int] | None) -> Any:
         # Replace the r_s columns by one column t, the factor: r_s = t * rounds[s].
         stretch = inequalities[:, :steps] @ np.array(rounds, float)
         inequalities = hstack([stretch[:, None], inequalities[:, steps:]], format="csr")
-        equalities = equalities[:, steps - 1 :]  # the columns of rounds are empty here
+        equalities = equalities[:, steps - 1 :]  # the columns of rounds are empty here; one of them serves for t
     cost = np.zeros(inequalities.shape[1])
     cost[: steps if rounds is None else 1] = 1.0
     method = "highs-ds" if inequalities.shape[1] < _SIMPLEX_VARIABLES else "highs-ipm"
@@ -162,7 +165,7 @@ def extreme_splits(program: StepProgram, parts: int, rounds: int) -> tuple[list[
     equality_values = np.concatenate([program.equality_values * parts, [rounds]])
     extremes, price = [], 0
     for s in range(steps):
-        for sign in (1.0, -1.0):
+        for sign in (1.0, -1.0):  # the fewest rounds of step s, then the most
             cost = np.zeros(program.variables)
             cost[s] = sign
             best = linprog(
@@ -184,6 +187,7 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     values = [prices.ravel()] + [table.ravel() for dual in lengths_of if dual is not None for table in dual]
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
+    # the smallest scale at which all values, relative to the greatest, are nearly whole
     distinct = np.unique(np.round(flat / top, 9)) if top else flat[:0]
     nonzero = distinct[np.abs(distinct) > _NOISE]
     scales = []
@@ -213,6 +217,7 @@ def _divide_lengths(lengths_of: list[MulticastDual | None], top: float) -> list[
 
 def _resource_prices(program: StepProgram, duals: Floats) -> Floats:
     """Return the price of each resource in each step, spread evenly over orbits of resources."""
+    # the first rows of the program bound loads, step by step, with one row per orbit (`StepProgram.load_row`)
     count = len(program.resources)
     per_orbit = duals[: count * program.steps].reshape(program.steps, count).T
     place = np.searchsorted(program.resources, program.resource_orbit)
@@ -238,9 +243,9 @@ def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Multica
         dest_lengths = np.zeros((bonds, program.steps))
         dest_lengths[share.bond, share.step] = duals
         sizes = np.bincount(share.orbit_of, minlength=bonds)
-        dest_lengths = dest_lengths[share.orbit_of] / sizes[share.orbit_of][:, None]
+        dest_lengths = dest_lengths[share.orbit_of] / sizes[share.orbit_of][:, None]  # bonds of an orbit share equally
         # the program has one destination per orbit; its image under a keeper gives another destination's lengths
-        for element in range(len(keepers)):  # image of (dest, bond): lengths go along
+        for element in range(len(keepers)):  # the image of a destination and a bond has the same length
             lengths[keepers.nodes[element, share.dest], keepers.bonds[element]] += dest_lengths
     heights = np.zeros((nodes, program.steps))
     node_orbit = keepers.nodes.min(axis=0)
@@ -258,8 +263,10 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Multicast
     instance = program.instance
     integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - _ROUNDING).astype(np.int64)
     price_splits: dict[int, PriceSplit] = {}
-    like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # symmetric kinds, see StepDual
+    # kind -> (the kind of `price_splits` that it is an image of, the image of every bond, the image of every node)
+    like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
     missing_price = np.zeros((len(instance.bonds), program.steps), np.int64)
+    # of a bond: its own price and those of its limits
     cost = integer_prices[: len(instance.bonds)].copy()
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
@@ -271,9 +278,10 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Multicast
         heights = np.round(dual.heights * scale).astype(np.int64)
         # dual feasibility of a copy on a bond: price + height(head) - height(tail) >= sum of the lengths that it serves
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
-        owner = program.commodities[orbit.commodity].kinds[0]
+        owner = program.commodities[orbit.commodity].kinds[0]  # a multicast is of a single kind
         price_splits[owner] = PriceSplit(_nonzero_entries(lengths), _nonzero_entries(heights))
-        need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0  # others need no price (ksync/dual.py)
+        # moves that are of no use need no price (ksync/dual.py)
+        need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0
         for member, element in orbit.members.items():
             bonds, nodes = program.group.bonds[element], program.group.nodes[element]
             missing_price[bonds] = np.maximum(missing_price[bonds], need - cost[bonds])

@@ -168,7 +168,7 @@ def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]
     """Yield in words which bounds exclude the requested point for an allreduce of any form."""
     chunks, steps, rounds = requested
     machine, target = work.topology, work.collective
-    lower_bound = bound(machine, target).without_help
+    lower_bound = bound(machine, target).without_help  # switches neither multicast nor reduce in this search
     name = _any_form(work)
     # Three bounds for any form: R >= S, S >= the latency bound, R / C >= the bandwidth bound.
     if rounds < steps:

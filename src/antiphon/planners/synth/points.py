@@ -71,7 +71,7 @@ def conversion_for(topology: Topology, collective: Collective) -> Conversion:
 
 
 def schedule_at(point: Point, topology: Topology, collective: Collective, about: str) -> Schedule | None:
-    """Return the schedule of a point for the requested collective.
+    """Return the schedule of a point for the requested collective. `about`: as in `Conversion`.
 
     None where an allreduce's first half would need more rounds than its second (links differ by direction).
     """
@@ -108,7 +108,10 @@ def send_everywhere(point: Point, collective: Collective) -> Schedule:
 
 
 def build_certificate(point: Point, about: str, k: int) -> dict[str, Any]:
-    """Return what core.ksync.certificate rechecks, as plain JSON values."""
+    """Return what core.ksync.certificate rechecks, as plain JSON values.
+
+    `about`: as in `Conversion`. `k`: the maximum of rounds beyond steps up to which better points are refuted.
+    """
     refuted = []
     for refuted_point in point.refuted:
         entry: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """What is requested of the search (`Problem`), and how a search of a collective begins.
 
-A `Problem` names the requested collective; every search is for one that only copies, of which the requested one is
-made (points.Conversion). One problem may start several searches: an allreduce starts one for its allgather, and others
-for the broadcasts and reduces that bound it. All share the budget and the cache.
+A `Problem` names the requested collective. Every search is for a collective that only copies, and its result is
+converted to the requested one (points.Conversion). One problem may start several searches: an allreduce starts one for
+its allgather, and others for the broadcasts and reduces that bound it. All share the budget and the cache.
 """
 
 from __future__ import annotations

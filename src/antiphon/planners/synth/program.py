@@ -68,7 +68,8 @@ def group_commodities(instance: Instance) -> list[Commodity]:
     """Merge kinds into commodities: kinds of one destination by holders, or by destination if that makes fewer."""
     by_source: dict[tuple[int, ...], list[int]] = defaultdict(list)
     by_end: dict[int, list[int]] = defaultdict(list)
-    commodity_list, simple = [], True
+    # have_single_holders: whether every kind of one destination has one holder
+    commodity_list, have_single_holders = [], True
     for i, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
             commodity_list.append(
@@ -77,9 +78,10 @@ def group_commodities(instance: Instance) -> list[Commodity]:
         else:
             by_source[kind.holders].append(i)
             by_end[kind.dests[0]].append(i)
-            simple &= len(kind.holders) == 1
+            have_single_holders &= len(kind.holders) == 1
+    # by destination: the holders have different data, so each has a supply of its own
     weight = [kind.weight for kind in instance.kinds]
-    if simple and len(by_end) < len(by_source):
+    if have_single_holders and len(by_end) < len(by_source):
         for end, members in by_end.items():
             supply = {instance.kinds[i].holders[0]: weight[i] for i in members}
             commodity_list.append(Commodity(tuple(supply), supply, {end: sum(supply.values())}, tuple(members)))
@@ -210,7 +212,7 @@ class StepProgram:
         number = np.full(used.shape, -1, np.int64)
         number.T[in_use.T] = self.variables + np.arange(int(in_use.sum()))  # numbered step by step
         self.variables += int(in_use.sum())
-        return number[orbit_of]
+        return number[orbit_of]  # every bond has the variables of the bond that represents it
 
     def _useful_steps(self, commodity: Commodity, ends: Sequence[int]) -> NDArray[np.bool_]:
         """Return a table bonds x steps: whether data can have reached the bond before this step, and can still reach
@@ -277,7 +279,12 @@ class StepProgram:
     def _add_conservation(
         self, commodity: Commodity, demand: dict[int, int], keepers: SymmetryGroup, amount: Table
     ) -> None:
-        """Add flow conservation at one node of every orbit, at every time. Ranks may wait; switches may not."""
+        """Add flow conservation at one node of every orbit, at every time. Ranks may wait; switches may not. Time t is
+        after t steps.
+
+        `demand`: amount per destination. `amount`: the variable of every bond and step, or -1. `keepers`: symmetries
+        that keep this flow.
+        """
         instance, steps = self.instance, self.steps
         # by node: the first time at which data can be there, and the last from which they still reach a destination
         first = instance.distance[list(commodity.holders)].min(axis=0)

@@ -79,6 +79,7 @@ def encode_task(task: Task, group: SymmetryGroup) -> Encoding:
     sends = np.zeros((len(chunks), len(instance.arcs), steps), np.int64)
     for index, (kind, _) in enumerate(chunks):
         _encode_chunk(out, instance, instance.kinds[kind], steps, sends[index])
+    # by step; without a split a step may have all rounds but one for each other step
     max_rounds = list(task.split) if task.split is not None else [task.rounds - steps + 1] * steps
     extra = free_rounds(out, max_rounds, task.rounds if task.split is None else None)
     # the load of a resource includes images of sends: image e of a chunk uses arc a iff the representative uses e^-1(a)
@@ -110,6 +111,7 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, send
     for arc, (a, b) in enumerate(ends):
         if b in kind.holders:
             continue
+        # sent in `step`, it is at b after step + 1 steps
         for step in range(early[a], steps - steps_to_dest[b]):
             send = out.new_variable()
             sends[arc, step] = send
@@ -125,7 +127,7 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, send
         if had_it is not None:
             out.rows.append([-had_it, has_it])
         out.rows.append([-has_it, *([had_it] if had_it is not None else []), *sends_into[rank, time]])
-    for rank in kind.dests:  # the empty clause: out of reach in so few steps
+    for rank in kind.dests:  # the empty clause, which is false: the rank is out of reach in this number of steps
         out.rows.append([have[rank, steps]] if (rank, steps) in have else [])
 
 
@@ -135,7 +137,7 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
     `max_rounds`: of each step. `total` None: the rounds are fixed, and there are no variables.
     """
     extra = [[out.new_variable() for _ in range(count - 1)] if total is not None else [] for count in max_rounds]
-    for row in extra:
+    for row in extra:  # a step with n + 1 rounds or more has n or more
         out.rows += [[-b, a] for a, b in itertools.pairwise(row)]
     if total is not None:
         max_extra = total - len(max_rounds)
@@ -148,7 +150,7 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
 def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], max_rounds: int) -> None:
     """Limit the number of true literals to capacity * rounds of the step; `extra`: its variables of `free_rounds`
     (none: it has `max_rounds` rounds)."""
-    # so few fit into the rounds that the step has in any case
+    # they fit into the rounds that the step has in any case
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return
     for j, more_than_j in enumerate(out.count_true(literals, int(capacity * max_rounds))):

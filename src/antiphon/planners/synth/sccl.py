@@ -37,7 +37,7 @@ from antiphon.planners.synth.problem import Problem
 from antiphon.planners.synth.work import find_schedules
 
 GIB = 2**30
-USUAL_EFFORT = 60.0  # a limit is needed: some frontiers are infinite
+USUAL_EFFORT = 60.0  # units, each about a CPU second; a limit is needed, as some frontiers are infinite
 
 
 Chunks = Annotated[int | None, Option("C: only the point of chunks, steps and rounds, given together", minimum=1)]

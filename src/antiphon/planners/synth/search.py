@@ -178,10 +178,10 @@ class SearchState:
         # the mean of the extreme points approximates the center of the polytope
         middle = [sum(float(split[s]) for split in extremes) / len(extremes) for s in range(steps)]
         # per step the rounds to try: up to 1 beyond the whole numbers around the mean; only these if that is too much
-        near = [range(max(1, math.floor(x) - 1), math.ceil(x) + 2) for x in middle]
-        if math.prod(len(r) for r in near) > MOST_SPLITS:
-            near = [range(max(1, math.floor(x)), math.ceil(x) + 1) for x in middle]
-        candidates = [split for split in itertools.product(*near) if sum(split) == rounds]
+        ranges = [range(max(1, math.floor(x) - 1), math.ceil(x) + 2) for x in middle]
+        if math.prod(len(r) for r in ranges) > MOST_SPLITS:
+            ranges = [range(max(1, math.floor(x)), math.ceil(x) + 1) for x in middle]
+        candidates = [split for split in itertools.product(*ranges) if sum(split) == rounds]
         candidates.sort(key=lambda split: (sum((a - b) ** 2 for a, b in zip(split, middle, strict=True)), split))
         cuts = self.cuts.setdefault(steps, [])
         for candidate in candidates:

@@ -40,8 +40,8 @@ from antiphon.registry import call, find
 
 STARTS = ("greedy", "trees", "compose")  # the quickest first
 START_PRICE = 2 * UNIT  # effort of all of them together
-LEAST_EFFORT = 10 * UNIT  # with less they do not run before a search; `tune` gives less and runs them itself
-MOST_MOVES = 150_000  # of a start that is improved
+LEAST_EFFORT = 10 * UNIT  # with less, these planners do not run before a search; `tune` gives less and runs them itself
+MOST_MOVES = 150_000  # plans with more moves are no starts
 # Size of an instance (frontier.size_of): chunks at one part per block, times arcs, times steps.
 START_SIZE, START_RANKS = 30_000, 32  # above this size, or on as many ranks, quick plans come before the search
 MOST_SEARCHED = 400_000  # above this size they replace it
@@ -117,8 +117,9 @@ def improve_starts(
             if not any(s <= steps and r <= ratio and (s, r) != (steps, ratio) for s, r in starts)
         ]  # fmt: skip
         # finer ones get the effort that the others leave
-        finer = [finer_start for start in unbeaten for finer_start in _cut_finer(start, floor * instance.input_weight)]
-        for number, (name, block_chunks, moves) in enumerate([*unbeaten, *finer]):
+        least_rounds = floor * instance.input_weight
+        finer_starts = [finer_start for start in unbeaten for finer_start in _cut_finer(start, least_rounds)]
+        for number, (name, block_chunks, moves) in enumerate([*unbeaten, *finer_starts]):
             start_budget = EffortBudget(_share_of(budget, max(len(unbeaten) - number, 1)), budget.until, budget.spent)
             min_rounds = math.ceil(floor * instance.input_weight * block_chunks)
             with suppress(EffortSpent):
@@ -132,6 +133,7 @@ def improve_starts(
                 break
     except EffortSpent:
         pass
+    # `budget` began at the search's `spent`; its last price may have exceeded the search's effort
     search.budget.pay(min(budget.spent, search.budget.effort or budget.spent) - search.budget.spent)
 
 

@@ -67,6 +67,7 @@ class Shape:
         # Elements e and e * k (k in K) map the first chunk to the same one: the least of their permutations names it.
         nodes = self.group.nodes
         images = [min(nodes[element][nodes[k]].tobytes() for k in self.fixing) for element in range(len(nodes))]
+        # reversed: of the elements with one image, the first is written last and stays
         return list({image: element for element, image in reversed(list(enumerate(images)))}.values())[::-1]
 
 
@@ -111,11 +112,12 @@ def solve_sums(
     spent = 0
     for solver in ("minisat", "cadical"):
         remaining = None if effort_left is None else effort_left - spent
-        satisfiable, price, true = run_solver_in_slices(encoding.clauses, effort, solver, remaining)
+        satisfiable, price, true_variables = run_solver_in_slices(encoding.clauses, effort, solver, remaining)
         spent += price
         if satisfiable is not None:
             break
-    return Sums(tuple(encoding.read_sends(true)) if satisfiable else None, satisfiable is False, spent, solver)
+    sends = tuple(encoding.read_sends(true_variables)) if satisfiable else None
+    return Sums(sends, satisfiable is False, spent, solver)
 
 
 class SumEncoding:
@@ -128,20 +130,23 @@ class SumEncoding:
         self.arcs: list[Cell] = list(ends)  # tail, head; after the arcs of the instance one per rank to itself
         local = [(rank, rank) for rank in range(instance.ranks)] if shape.slots > 1 else []
         group, fixing = shape.group, list(shape.fixing)
+        # by element of H, the image of every arc; those from a rank to itself go where the rank goes
         images = np.hstack([group.arcs, len(self.arcs) + group.nodes[:, : len(local)]])
         self.arcs += local
         self.arc_images = images
-        self.first_arc = images[fixing].min(axis=0).tolist()  # the representative up to K
+        # of each arc, rank and pair of ranks the least image under K, which represents it
+        self.first_arc = images[fixing].min(axis=0).tolist()
         ranks = group.nodes[fixing][:, : instance.ranks].astype(np.int64)
         self.first_rank = ranks.min(axis=0).tolist()
         pairs = ranks[:, :, None] * instance.ranks + ranks[:, None, :]  # (rank of the cell, contributor)
         self.first_pair = pairs.min(axis=0).tolist()
-        self.goes: dict[tuple[int, int, int, int, int], int] = {}  # orbit, arc, slot, slot, step
-        self.fresh: dict[tuple[int, int, int, int], int] = {}  # orbit, rank, slot, step
+        # the variables: (orbit, arc, slot that is sent, slot that is written, step), and (orbit, rank, slot, step)
+        self.goes: dict[tuple[int, int, int, int, int], int] = {}
+        self.fresh: dict[tuple[int, int, int, int], int] = {}
         self.arriving: dict[int, list[int]] = defaultdict(list)  # rank -> arcs
         for arc, (_, head) in enumerate(self.arcs):
             self.arriving[head].append(arc)
-        self.true = self.clauses.new_variable()
+        self.true = self.clauses.new_variable()  # a literal that is always true, to write constants with
         self.clauses.rows.append([self.true])
         for orbit in range(shape.orbits):
             self._encode_chunk(orbit)
@@ -158,7 +163,7 @@ class SumEncoding:
             for arc in sorted(set(self.first_arc)):
                 for p, q in itertools.product(slots, slots):
                     tail, head = self.arcs[arc]
-                    if (tail, p) == (head, q):
+                    if (tail, p) == (head, q):  # no cell is sent to itself
                         continue
                     self.goes[orbit, arc, p, q, step] = out.new_variable()
             after: dict[tuple[int, int], int] = {}
@@ -175,7 +180,11 @@ class SumEncoding:
         self, orbit: int, v: int, q: int, step: int, holds: dict[tuple[int, int], int],
         after: dict[tuple[int, int], int],
     ) -> None:  # fmt: skip
-        """Add what the cell (v, q) includes after the step, by contribution."""
+        """Add what the cell (v, q) includes after the step, by contribution.
+
+        `holds`, `after`: (number of rank and contributor, as in `first_pair`; slot) -> the literal that the cell
+        includes this input before, and after the step.
+        """
         out = self.clauses
         arrivals: list[tuple[int, int, int]] = []  # variable, sender, its slot
         for arc in self.arriving[v]:
@@ -184,13 +193,13 @@ class SumEncoding:
                 if goes is not None:
                     arrivals.append((goes, self.arcs[arc][0], p))
         fresh = self.fresh[orbit, v, q, step] = out.new_variable()
+        # A replacement comes from one sender at least, and from no two. Arcs alike under K share a variable and are
+        # used together, so that two arcs with one variable rule out the replacement.
         out.rows.append([-fresh, *dict.fromkeys(goes for goes, _, _ in arrivals)])
-        # A replacement comes from exactly one sender. Arcs alike under K share a variable and are used together, so
-        # that two arcs with one variable rule out the replacement.
         out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(arrivals, 2)]
         for i in self.target.inputs:
             pair = self.first_pair[v][i]
-            if (pair, q) in after:  # of an input that is alike under K
+            if (pair, q) in after:  # K maps this input to one that was encoded already
                 continue
             terms = [self._add_conjunction(goes, holds[self.first_pair[u][i], p]) for goes, u, p in arrivals]
             terms.append(self._add_conjunction(-fresh, holds[pair, q]))
@@ -203,7 +212,7 @@ class SumEncoding:
             included = after[pair, q] = out.new_variable()
             out.rows.append([-included, *terms])
             out.rows += [[-term, included] for term in terms]
-        for goes, u, p in arrivals:  # an empty cell cannot be sent; slot 0 of a rank with input never is
+        for goes, u, p in arrivals:  # an empty cell cannot be sent; slot 0 of a rank with an input is never empty
             contents = {holds[self.first_pair[u][i], p] for i in self.target.inputs} - {-self.true}
             if self.true not in contents and (p or u not in self.target.inputs):
                 out.rows.append([-goes, *sorted(contents)])
@@ -237,15 +246,15 @@ class SumEncoding:
                 literals = [self.goes[o, arc, p, q, step] for o in orbits for arc in arcs for p in slots for q in slots]
                 load_within(self.clauses, sorted(literals), instance.capacity[resource], extra_rounds[step], max_rounds)
 
-    def read_sends(self, true: set[int]) -> list[Send]:
-        """Return the sends of all chunks, sorted by step. `true`: the true variables."""
+    def read_sends(self, true_variables: set[int]) -> list[Send]:
+        """Return the sends of all chunks, sorted by step."""
         cosets, paths, nodes = self.shape.cosets, self.instance.arcs.paths, self.shape.group.nodes
         sends: list[Send] = []
         for arc, (tail, head) in enumerate(self.arcs):
             for (orbit, first, p, q, step), goes in self.goes.items():
-                if first != self.first_arc[arc] or goes not in true:
+                if first != self.first_arc[arc] or goes not in true_variables:
                     continue
-                fresh = self.fresh[orbit, self.first_rank[head], q, step] in true
+                fresh = self.fresh[orbit, self.first_rank[head], q, step] in true_variables
                 for position, element in enumerate(cosets):
                     image = int(self.arc_images[element, arc])
                     path = paths[image] if image < len(paths) else ()

@@ -8,7 +8,8 @@ alike under the symmetries of the machine. Rounded to whole numbers, they are ev
     price_roots     one tree towards and one away from every rank, each with lengths of its own
     price_pairs     prices at which every pair of trees is too dear, for every split of the rounds over the steps
 
-Example: on a hypercube of 8 in 3 steps the trees of all ranks cost 24 if every send costs 1: no allreduce has R/C < 1.
+Example: on a hypercube of 8 in 3 steps the trees of all ranks cost 24 if every send costs 1. In a round its 24 links
+carry 24 sends, so no allreduce has R/C < 1.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from antiphon.errors import EffortSpent
 from antiphon.planners.synth.effort_budget import PIVOT_COLUMN, PROGRAM, EffortBudget
 from antiphon.planners.synth.group import SymmetryGroup, group_of, orbits
 
-MAX_TURNS = 60  # of a program, each with the trees that are cheapest at its prices
+MAX_TURNS = 60  # of a program: each turn adds the trees that are cheapest at the last prices
 MAX_TURNS_OF_ROOTS = 12  # the same for `price_roots`, whose trees soon suffice where they prove anything
 PAIRS_PER_TURN = 20  # cheapest pairs that a turn adds: with 10 a refutation takes a fifth longer
-TOLERANCE = 1e-6  # of sums of floats; what counts is evaluated in whole numbers
-MAX_SPLITS = 200  # of rounds, refuted one by one
+TOLERANCE = 1e-6  # floats closer than this count as equal; results are evaluated in whole numbers
+MAX_SPLITS = 200  # splits of the rounds over the steps, which are refuted one by one; with more, none is tried
 SCALES = (*range(1, 13), 60, 1000, 10**5)  # prices are rounded to multiples of 1 / scale of the greatest
 TREE_SET = 300  # effort of a set of ranks and of one that follows it, in units of effort_budget.py
 Floats = NDArray[np.float64]
-Pay = Callable[[int], None]
+Pay = Callable[[int], None]  # charges effort; raises EffortSpent
 Crossing = tuple[int, int]  # bond, step: a send crosses the bond in the step
 
 
 def bound_sends(instance: Instance, steps: int, effort_left: int | None) -> tuple[TreeDual, bool, int]:
-    """Return a dual that bounds R / C in so many steps, whether a solver need not be asked for more, and the effort.
+    """Return a dual that bounds R / C in this number of steps, whether no solver can improve the bound, and the effort.
 
-    It need not if some pair of trees crosses only 2 (n - 1) links, which is the least that any chunk crosses.
+    None can if some pair of trees crosses only 2 (n - 1) links, which is the least that any chunk crosses.
     """
     budget = EffortBudget(effort_left)
     bonds = range(len(instance.bonds))
@@ -101,7 +102,7 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
             for bond, step in _crossings(
                 instance, lengths[number], by_step, tables, step=0, owners=1 << root, toward=toward
             ):
-                # at the variable of its orbit
+                # lengths are one variable per orbit of bonds: the crossing counts at that of the bond's orbit
                 row[number * size + int(length_orbits[number][bond]) * steps + step] -= 1.0
             row[count * size + number] = 1.0
             if not any(np.array_equal(row, other) for other in rows):
@@ -159,7 +160,7 @@ def price_pairs(
 
 
 def _forbid_splits(program: PairProgram, point: tuple[int, int, int]) -> list[TreeDual] | None:
-    """Return duals of which one forbids each split of this (C, S, R); None if a split remains."""
+    """Return duals such that each split of this (C, S, R) is forbidden by one of them; None if a split remains."""
     (chunks, steps, rounds), duals = point, dict[TreeDual, StepInequality]()
     for places in itertools.combinations(range(1, rounds), steps - 1):
         split = [b - a for a, b in itertools.pairwise((0, *places, rounds))]
@@ -196,7 +197,7 @@ class PairProgram:
         self.rows.setdefault((*counts.ravel().tolist(), 1.0))
 
     def forbid_split(self, chunks: int, split: Sequence[int]) -> TreeDual | None:
-        """Return a dual by which so many chunks do not fit into these rounds per step, or None."""
+        """Return a dual by which this number of chunks does not fit into these rounds per step, or None."""
         size, row_count = len(self.capacity) * self.steps, 0
         # the first row: what the links carry in these rounds costs 1 at most; the last column is V
         all_links = np.append(np.outer(self.capacity, split).ravel(), 0.0)
@@ -222,8 +223,8 @@ class PairProgram:
         down, up = list_tree_costs(costs), list_tree_costs(reversed_costs)
         self.pay(4 * TREE_SET * self.steps * 3**self.instance.ranks)  # `list_pairs` lists the costs of trees twice, too
         pairs = list_pairs(costs, reversed_costs)
-        # a pair: a tree up in the first t steps to the owners (one rank, or two that then exchange in step t), and a
-        # tree down from there
+        # a pair: a tree up in the first t steps to the owners (one rank, or two, which then exchange in step t: then
+        # `exchanges` is 1), and a tree down from there
         for cost, (t, owners, exchanges) in pairs[:PAIRS_PER_TURN]:
             if cost >= FAR_COST:
                 break
@@ -274,8 +275,9 @@ def _crossings(
 ) -> Iterator[Crossing]:  # fmt: skip
     """Yield the crossings of the cheapest tree that brings to all ranks what these owners have before the step.
 
-    `lengths`: by bond and step. `costs`: of sends at these lengths (`send_costs`). `tables`: their `list_tree_costs`.
-    `owners`: a set of ranks, as bits. `toward`: links and steps of `costs` and `step` are reversed.
+    `lengths`: by bond and step. `costs`: of sends at these lengths, [step][sender][receiver] (`send_costs`). `tables`:
+    [step][owners], the least cost from there on (`list_tree_costs`). `owners`: a set of ranks, as bits. `toward`: links
+    and steps of `costs` and `step` are reversed.
     """
     ranks = range(instance.ranks)
     full = (1 << len(ranks)) - 1

@@ -68,7 +68,7 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
         return
     conversion = conversion_for(work.topology, work.collective)
     search, problem = work.start_search(conversion)
-    # lower bound on R / C
+    # lower bound on R / C, if switches neither multicast nor reduce, as in this search
     floor = bound(conversion.topology, conversion.collective).without_help.inverse
     max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
     if conversion.about in (COMPOSED, SUMMED):
@@ -134,7 +134,8 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
     work, search = forms.work, forms.search
     floor = bound(work.topology, search.instance.collective).without_help.inverse
     members, least_direct = len(work.collective.members), None  # least_direct: R / C of the last one sent everywhere
-    # two halves have twice the steps of the allgather that is searched
+    # Two halves have twice the steps of the allgather that is searched. If the user limits no steps, `max_steps` is
+    # that of the allgather itself.
     half_limits = replace(limits, steps=max(max_steps // 2, 1) if limits.steps is not None else max_steps)
     for canonical_point in _find_spreading(
         search, floor, half_limits, max_steps=limits.steps, tell=work.tell, halved=True
@@ -183,7 +184,7 @@ def _find_spreading(
 
     `max_steps`: the maximum that was asked for, of two halves together if `halved`.
     """
-    steps_limit = max_steps and max_steps // (1 + halved)  # None: no limit
+    steps_limit = max_steps // 2 if max_steps and halved else max_steps  # of one half; None: no limit
     if limits.k is None and starts_quickly(search):
         any_start, too_large = False, is_too_large(search.instance)
         for start in improve_starts(search, floor, steps_limit, tell, spend_all=too_large):

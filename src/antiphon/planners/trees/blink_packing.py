@@ -167,7 +167,10 @@ def multiplicative_weights(
 
 
 def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> EdgeSet:
-    """Return a minimum spanning tree (Kruskal); ties go to the first edge. O(edges log edges)."""
+    """Return a minimum spanning tree (Kruskal); ties go to the first edge. O(edges log edges).
+
+    `ends`, `length`: by edge, its two vertices and its length.
+    """
     label = list(range(vertices))
     chosen = []
     for e in sorted(range(len(ends)), key=lambda e: (length[e], e)):
@@ -338,10 +341,11 @@ def three_phases(
     packed = [
         pack_server(ranks) if len(ranks) > 1 else [SpanningTree(ranks[0], Fraction(1), hops=())] for ranks in servers
     ]
-    several = range(len(servers)) if len(servers) > 1 else ()  # cards matter only between servers
-    network_cards = [_network_cards(reach, servers, server_number) for server_number in several]
-    lists: list[Sequence[SpanningTree | _NetworkCard]] = [*packed, *network_cards]
-    refinement = refine_shares(lists)  # per part: its share of the data; each server's tree, then each server's card
+    connected_servers = range(len(servers)) if len(servers) > 1 else ()  # cards matter only between servers
+    network_cards = [_network_cards(reach, servers, server_number) for server_number in connected_servers]
+    items_with_rates: list[Sequence[SpanningTree | _NetworkCard]] = [*packed, *network_cards]
+    # per part: its share of the data; each server's tree, then each server's card
+    refinement = refine_shares(items_with_rates)
     # len(servers): the roots of a part exchange it in as many equal fractions
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
     if denominator >= MAX_DENOMINATOR:
@@ -376,6 +380,7 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
     # the roots exchange: each adds up an equal fraction of the part from all others, then sends the sum back to them
     if len(trees) > 1:
         borders = np.arange(len(trees) + 1) * (int(data.lengths.sum()) // len(trees))
+        # by root, the equal stretches of the part, all cut from its only block (0)
         own_shares = data.cut(np.zeros(len(trees), np.int64), borders[:-1], borders[1:])
         for number, (center, _) in enumerate(trees):
             other_roots = [root for root, _ in trees if root != center]
@@ -406,7 +411,10 @@ def _tree_schedules(ranks: int, root: int, hops: dict[int, Hop]) -> tuple[Schedu
 
 
 def _choose_root(tree: SpanningTree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
-    """Return, of the ranks at a card, the one that is root of the least data so far; ties: with the shallowest tree."""
+    """Return, of the ranks at a card, the one that is root of the least data so far; ties: with the shallowest tree.
+
+    `load`: by rank, the share of the data that it is root of.
+    """
     return min(ranks, key=lambda rank: (load[rank], _tree_height(reroot_tree(tree.hops, rank)), rank))
 
 

@@ -159,7 +159,7 @@ def pack_bounded(
     columns = {tree.hops: grower.row_load(tree.hops) for tree in start_trees}
     row_loads = np.sum([*columns.values(), np.zeros(len(grower.capacity))], axis=0)
     rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(grower.position)))
-    rng = np.random.default_rng(max_depth)
+    rng = np.random.default_rng(max_depth)  # any fixed seed: the same input gives the same trees
     # stage 1: prices from loads only, perturbed in every other round so that trees differ
     for round_number in range(0 if start_trees else rounds):
         if columns and (
@@ -170,7 +170,7 @@ def pack_bounded(
         price = _load_prices(row_loads, grower.capacity) * (
             rng.uniform(*BOUNDED.random_factors, len(row_loads)) if round_number % 2 else 1
         )
-        # in turn: prices as they are and with random factors, each for both kinds of first trees
+        # odd rounds perturb the prices; of four rounds, the last two start from a tree grown as by Prim
         grown = grower.grow_priced(price, max_depth, from_prim=round_number % 4 > 1)
         if grown is None:
             return None
@@ -191,8 +191,8 @@ def pack_bounded(
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
             )
             blended_price = _blend_prices(price, load_price, grower.capacity, blend)
-            both_kinds = (False, True) if number == 2 else (round_number % 2 == 0,)
-            for from_prim in both_kinds:
+            from_prim_choices = (False, True) if number == 2 else (round_number % 2 == 0,)
+            for from_prim in from_prim_choices:
                 grown = grower.grow_priced(blended_price, max_depth, from_prim)
                 assert grown is not None
                 hops, load = grown
@@ -327,7 +327,8 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
         return None
-    # the group moves the ranks of the largest orbits; equal demands: free_group only keeps ranks of unequal ones apart
+    # the group moves the ranks of the largest orbits; their demands are equal, as `free_group` maps no rank to one of
+    # another demand
     demand = {rank: 1 for rank in other_members if sizes[orbit[rank]] == sizes.max()}
     return _box_rotations(topology, free_group(topology, demand, other_members, seed))
 
@@ -376,6 +377,7 @@ class PricedPaths:
         from scipy.sparse.csgraph import dijkstra
 
         price = price[self.links_used]
+        # of parallel links only the cheapest is in the graph
         order = np.lexsort((price, self.head, self.tail))
         first = np.ones(len(order), bool)
         first[1:] = (np.diff(self.tail[order]) != 0) | (np.diff(self.head[order]) != 0)
@@ -468,6 +470,7 @@ def _grow_nearest(cost: Floats, root: int, max_depth: int) -> Parents | None:
     count = len(cost)
     parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     depth[root] = 0
+    # by rank outside the tree, the parent and the price of its cheapest hop; the price of ranks in the tree is infinite
     best_parent, price = np.full(count, root), cost[root].copy()
     price[root] = np.inf
     for _ in range(count - 1):

@@ -63,11 +63,11 @@ _EXTRA_DEPTHS_AFTER = 12  # ... and if the packing of free depth is known alread
 _PRICE_SCALE = 2**28  # float prices become integers up to this: sums over trees stay in int64
 _MIN_SAVING = 1e-8  # a column must cost less than its group's worth by this fraction of the value
 _FIRST_TREES = 6  # trees per group at prices that grow with load, before the first linear program
-_LOAD_SHARPNESS = 3.0  # there, the price per capacity of the fullest row is e^3 times that of an empty one
-_MOST_ROUNDS = 2000  # of pricing per linear program
+_LOAD_SHARPNESS = 3.0  # for these trees, the price per capacity of the fullest row is e^3 times that of an empty one
+_MOST_ROUNDS = 2000  # rounds of pricing per packing problem
 _PATIENCE = 8  # rounds without gain, with a depth limit, before giving up
 _MIN_GAIN = 1e-6  # relative: a round that gains less counts as without gain
-_OLD_WEIGHT = 0.6  # of earlier prices in the running average of prices
+_OLD_WEIGHT = 0.6  # weight of earlier prices in the running average of prices
 _RESTARTS = 6  # random restarts per shallow tree once the quick heuristic finds no better tree
 _MOST_DOUBTS = 3  # rounds whose prices indicate that the target is out of reach, before giving up
 
@@ -107,8 +107,9 @@ def pack_lp(
     `hops`: maximum depth; the bound is still that of trees of any depth. Each round solves a linear program with links
     + limits + roots rows and prices a tree per root, O(ranks^3) at worst.
     """
-    needed = _check_demand(topology, demand, sinks)
-    return _pack_columns(topology, needed, sinks, hops, QuotientView.without_symmetry(topology, sorted(needed)))
+    root_demand = _check_demand(topology, demand, sinks)
+    view = QuotientView.without_symmetry(topology, sorted(root_demand))
+    return _pack_columns(topology, root_demand, sinks, hops, view)
 
 
 def pack_orbits(
@@ -118,9 +119,9 @@ def pack_orbits(
 
     `view`: the symmetries, if known. Otherwise as `pack_lp`, with fewer rows and roots.
     """
-    needed = _check_demand(topology, demand, sinks)
-    view = view or QuotientView.of(topology, needed, sinks, seed=0)
-    return _pack_columns(topology, needed, sinks, hops=None, view=view) if view.images > 1 else None
+    root_demand = _check_demand(topology, demand, sinks)
+    view = view or QuotientView.of(topology, root_demand, sinks, seed=0)
+    return _pack_columns(topology, root_demand, sinks, hops=None, view=view) if view.images > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +162,7 @@ def _pack_columns(
 ) -> TreePacking:
     """Pack the trees of one root per orbit; `hops`: maximum depth, None to choose it."""
     network = network_of(topology)
+    # `tightest_cut` has a key per set of ranks that hold the same data: here a root alone
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut_rate = tightest_cut(network, supply, sorted(set(sinks)))
     # trees of a root carry demand[root] * t[0], where t[0] is the only variable besides the rates and is maximized
@@ -221,35 +223,37 @@ class DepthSearch:
             if packing is None:
                 raise Infeasible(f"no tree of at most {hops} hops reaches all: allow at least {first} hops")
             return packing
-        unlimited = None if attained and self.make().is_exact else self.pack_at_depth(hops=None, target=self.bound)
-        goal = self.bound if unlimited is None else unlimited.value
-        last = first + _EXTRA_DEPTHS if unlimited is None else min(first + _EXTRA_DEPTHS_AFTER, unlimited.depth - 1)
+        free_packing = None if attained and self.make().is_exact else self.pack_at_depth(hops=None, target=self.bound)
+        goal = self.bound if free_packing is None else free_packing.value
+        last = (
+            first + _EXTRA_DEPTHS if free_packing is None else min(first + _EXTRA_DEPTHS_AFTER, free_packing.depth - 1)
+        )
         # the rate is known; now find the least depth that has it
         packing = self._find_shallowest(first, last, goal)
         if packing is not None:
             return replace(packing, bound=self.bound)
-        unlimited = unlimited or self.pack_at_depth(hops=None, target=self.bound)
-        assert unlimited is not None, "all sinks are within reach"
-        return unlimited
+        free_packing = free_packing or self.pack_at_depth(hops=None, target=self.bound)
+        assert free_packing is not None, "all sinks are within reach"
+        return free_packing
 
     def _find_shallowest(self, first: int, last: int, goal: Fraction) -> DepthPacking | None:
         """Return a packing that meets the goal, at the least depth from `first` to `last` found to have one, or None.
 
         Depths advance by two while the value is below half the goal; then the depth between is tried last.
         """
-        missed, depth = first - 1, first
+        last_missed, depth = first - 1, first
         while depth <= last:
             packing = self.pack_at_depth(depth, goal, all_or_nothing=True)
             if packing is not None and packing.value >= goal:
-                between = (
+                packing_between = (
                     self.pack_at_depth(depth - 1, goal, all_or_nothing=True)
-                    if packing.depth == depth and missed + 1 < depth
+                    if packing.depth == depth and last_missed + 1 < depth
                     else None
                 )
-                return between if between is not None and between.value >= goal else packing
-            missed = depth
-            far = packing is None or 2 * packing.value < goal
-            depth += 2 if far and depth + 1 < last else 1
+                return packing_between if packing_between is not None and packing_between.value >= goal else packing
+            last_missed = depth
+            is_far = packing is None or 2 * packing.value < goal
+            depth += 2 if is_far and depth + 1 < last else 1
         return None
 
     def pack_at_depth(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> DepthPacking | None:
@@ -425,6 +429,7 @@ class ColumnGeneration:
         )
         resources = topology.resources
         self.row_of = row_of
+        # by link, then by limit (one capacity per class of equal ones), in units of `resources.scale`
         capacities = np.array(resources.capacity, object)[resources.class_of]
         capacity = [0] * (int(self.row_of.max(initial=-1)) + 1)
         for row, c in zip(self.row_of.tolist(), capacities.tolist(), strict=True):
@@ -496,6 +501,9 @@ class ColumnGeneration:
     ) -> tuple[MasterPoint, Fraction | None]:
         """Add columns until none improves the optimum or the target is met.
 
+        Of an optimum of the program (`MasterPoint`), `value` is in units of `master.rate_scale`, `price` by row, and
+        `worth` by group: a tree that costs less at the prices improves the optimum.
+
         Return the optimum and an upper bound on any packing. The bound holds only if trees are exactly cheapest
         (`is_exact`); it is None with a depth limit. With a depth limit the search gives up once the value stalls or,
         with `all_or_nothing`, once the prices indicate that the target is out of reach.
@@ -503,12 +511,12 @@ class ColumnGeneration:
         master, best = self.master, None
         goal = float(target / master.rate_scale) * (1 - TINY)
         average_price: NDArray[np.float64] | None = None
-        stalled, before, doubts = 0, 0.0, 0
+        stalled_rounds, before, doubts = 0, 0.0, 0
         for _ in range(_MOST_ROUNDS):
             point = master.solve_floats()
-            stalled = 0 if point.value > before * (1 + _MIN_GAIN) else stalled + 1
+            stalled_rounds = 0 if point.value > before * (1 + _MIN_GAIN) else stalled_rounds + 1
             before = max(point.value, before)
-            if point.value >= goal or (hops is not None and stalled >= _PATIENCE):
+            if point.value >= goal or (hops is not None and stalled_rounds >= _PATIENCE):
                 break
             # stabilization: duals oscillate between rounds, so price at a running average, too
             average_price = (
@@ -516,7 +524,7 @@ class ColumnGeneration:
                 if average_price is None
                 else (_OLD_WEIGHT * average_price + (1 - _OLD_WEIGHT) * point.price)
             )
-            # of each: the bound, whether a column was added, and the prices
+            # by prices: the bound, whether a column was added, and these prices
             rounds = [
                 (*self._price_round(point, price, hops, restarts=0), price) for price in (average_price, point.price)
             ]
@@ -525,16 +533,16 @@ class ColumnGeneration:
             if hops is None:
                 best = bound if best is None else min(best, bound)
             # heuristic trees: the bound is no proof, so retry with more effort before giving up
-            doubtful = hops is not None and all_or_nothing and bound < target
-            if doubtful and self.restarts:
+            is_doubtful = hops is not None and all_or_nothing and bound < target
+            if is_doubtful and self.restarts:
                 bound, improved = self._price_round(point, price, hops, self.restarts)
-                doubtful, added = bound < target, added or improved
+                is_doubtful, added = bound < target, added or improved
             if hops is not None and self.restarts and not added:
                 _, added = self._price_round(point, point.price, hops, 4 * self.restarts)  # a last, longer attempt
-            doubts += doubtful
-            met = best is not None and point.value >= float(best / master.rate_scale) * (1 - TINY)
+            doubts += is_doubtful
+            is_met = best is not None and point.value >= float(best / master.rate_scale) * (1 - TINY)
             # stop once no tree improves the optimum, the target seems out of reach, or the bound is met
-            if not added or doubts >= _MOST_DOUBTS or met:
+            if not added or doubts >= _MOST_DOUBTS or is_met:
                 break
         return point, best
 
@@ -551,8 +559,8 @@ class ColumnGeneration:
         # weak duality: (sum of capacity * price) / (cost of the cheapest trees) bounds every packing
         bound = self.master.dual_bound(ints, priced.costs)
         # a column whose loads the program has already is not added again
-        fresh = [self.master.add_column(column) for column in priced.columns if self._is_improving(point, column)]
-        return bound, any(fresh)
+        are_new = [self.master.add_column(column) for column in priced.columns if self._is_improving(point, column)]
+        return bound, any(are_new)
 
     def _is_improving(self, point: MasterPoint, column: Column) -> bool:
         """Return whether a column costs less than its group's worth (negative reduced cost)."""

@@ -81,6 +81,7 @@ def undirected_machine(
     opposite; Invalid if a rank is cut off. `unit`: as for `directed_machine`. O(links log links).
     """
     machine = directed_machine(topology, members, unit)
+    # pair each link with an earlier one of equal capacity in the opposite direction
     unpaired: dict[tuple[int, int, int], list[int]] = {}
     edges = []
     for arc in machine.arcs:

@@ -194,7 +194,7 @@ class _FewestSearch:
     # search on capacities times the first argument, for trees up to the depth of the second (None: any)
     make_search: Callable[[int, int | None], TreeSearch]
     pack_exactly: Callable[[], WeightedTrees]  # a packing at the full rate
-    depth: Callable[[Sequence[int]], int]  # of the tree with these edges
+    depth: Callable[[Sequence[int]], int]  # the depth of the tree with these edges
     cut_widths: Sequence[Sequence[int]]  # by cut: the capacities of the edges across it
     effort: int  # search nodes left
     best: WeightedTrees = field(default_factory=list)  # the fewest trees so far

@@ -307,6 +307,7 @@ class SpanningSearch(TreeSearch):
         if union_of_ends != self.all_vertices and not self._has_exit(union_of_ends, at):
             return None
         new, crossed_again = [], []
+        # an edge across a partition joins its ends there, or, if they are connected there already, crosses it again
         for t, joined_by_partition in enumerate(joined):
             if t not in self.tracked[at]:
                 new.append(joined_by_partition)

@@ -53,7 +53,7 @@ from antiphon.planners.trees.splitting import (
     without_switches,
 )
 
-MOST_TRIES = 200  # of regrowing trees
+MOST_TRIES = 200  # tries of regrowing trees
 REGROW_EFFORT = 10**7  # upper limit of tries * ranks^3: a second or two
 MAX_TRIES_WITHOUT_GAIN = 60  # regrowing ends after this many
 Quality = tuple[int, list[int]]  # number of trees, their depths in descending order: smaller is better
@@ -165,6 +165,7 @@ def _renumber_tree(link_graph: LinkGraph, tree: Arborescence, ranks: Sequence[in
 
 def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> SpanningTree:
     """Return the tree at a rate in bytes/s, without non-members that relay nothing. `unit`: bytes/s per weight."""
+    # hops list parents first, so in reverse a rank comes after all ranks below it
     needed: set[int] = set()
     for parent, rank, _ in reversed(tree.hops):
         if rank in members or rank in needed:
@@ -206,7 +207,7 @@ class ForestGrower:
             arc: sorted((amount, path) for path, amount in capacities.items()) for arc, capacities in arc_paths.items()
         }
         arcs = {arc: sum(capacities.values()) for arc, capacities in arc_paths.items()}
-        self.flows = SinkFlows(nodes, nodes, arcs, supply)
+        self.flows = SinkFlows(nodes=nodes, sinks=nodes, arcs=arcs, supply=supply)
         self.remaining_supply = {root: amount for root, amount in sorted(supply.items()) if amount}
         self.out: list[list[int]] = [[] for _ in range(nodes)]
         for arc, tail in enumerate(self.flows.tail):
@@ -246,14 +247,16 @@ class ForestGrower:
         # make it the growing tree, which now has all nodes, and lower its weight to 0
         self.tree_nodes, self.tree_mask = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
         for parent, node, path in tree.hops:
-            self.arc[node] = flows.at[parent][node]
+            self.arc[node] = flows.at[parent][node]  # the number of the arc between them
             _put_path(self.arc_paths[parent, node], path, tree.weight)
         self.weight = tree.weight
         self._return_weight(tree.weight)
         self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
-        """Return what `restore_state` needs. To be called only between trees, with no supply left to carry.
+        """Return what `restore_state` needs: flows, capacities and residual arcs (`open`), and the paths of arcs.
+
+        To be called only between trees, with no supply left to carry.
 
         The state of the growing tree is not part of it: the next tree sets that anew.
         """
@@ -270,6 +273,7 @@ class ForestGrower:
         flows, nodes = self.flows, self.flows.nodes
         self.tree_nodes, self.tree_mask, self.weight = [root], 1 << root, self.remaining_supply[root]
         self.depth[root] = 0
+        # at first the tree's weight starts at the root for every sink; `sources`: the nodes where it does, as bits
         for sink in range(nodes):
             flows.tree_flow[root][sink] = self.weight if sink != root else 0
             flows.sources[sink] = 1 << root if sink != root else 0
@@ -329,7 +333,7 @@ class ForestGrower:
         for sink in affected:
             if row[sink] > remaining:
                 # the tree is about to reach the arc's head, so flow to the sink may start there, too
-                lacking = flows.divert_excess(sink, arc, goal=head)
+                lacking = flows.divert_excess(sink, arc, joining=head)
                 accepted, remaining = accepted - lacking, remaining + lacking
                 flows.capacity[arc] = remaining
                 if not accepted:
@@ -375,6 +379,7 @@ class ForestGrower:
         """Return arcs that the sink's flow uses from source to sink, as few as possible."""
         flows = self.flows
         entered_by = {source: -1}
+        # breadth-first search; the queue grows while it is read
         for node in (queue := [source]):
             for arc in self.out[node]:
                 head = flows.head[arc]
@@ -399,9 +404,10 @@ class ForestGrower:
         for node in self.tree_nodes[1:]:
             flows.widen_arc(self.arc[node], amount)
         for sink in range(flows.nodes):
-            if self.tree_mask >> sink & 1:
+            if self.tree_mask >> sink & 1:  # a node of the tree: the flow reaches it along the tree
                 self._add_flow_along(sink, sink, amount)
                 continue
+            # another sink: flow of this amount that starts at the tree's nodes comes there from the root
             missing = amount
             for source in set_bits(flows.sources[sink]):
                 amount_here = min(missing, flows.tree_flow[source][sink])

@@ -103,6 +103,7 @@ class _CutProgram:
         self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
         self.column_count = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
+        # by link, then by limit, in bytes/s: resources keep one capacity per class of equal ones, in units of `scale`
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         # in units in which the rate is about 1
         self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
@@ -287,7 +288,10 @@ def _list_denominators(loads: Floats, weight: Floats, unit: int) -> list[int]:
 def _pack_direction(
     program: _CutProgram, direction: int, amounts: Floats, spare: Floats, demand: Mapping[int, int]
 ) -> list[SpanningTree] | None:
-    """Pack the trees of one direction into rounded loads; None where they do not fit."""
+    """Pack the trees of one direction into rounded loads; None where they do not fit.
+
+    By link: `amounts`, the loads to round; `spare`, the capacity that they may use besides. `demand`: weight per root.
+    """
     topology = program.topology
     widths = _round_widths(topology, amounts, spare)
     if widths is None:

@@ -2,7 +2,8 @@
 
 Column generation (columns.py) improves a packing of trees by asking again and again for the cheapest tree at the
 current prices of links and shared limits. Input: integral prices; output: each rank's parent in the tree (`Parents`).
-With integral prices a cheapest tree is exact, and so is the bound on packings that it proves.
+With integral prices a cheapest tree is exact, and so is the bound on packings that it proves. `far` is always the price
+of a missing hop, above that of any tree.
 
     `HopPrices`, `PricedHops`   price of the cheapest hop between any two ranks: over one link, or through switches
     `cheapest_tree`             minimum-cost arborescence over all ranks (Chu and Liu 1965; Edmonds 1967)
@@ -273,7 +274,7 @@ def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Paren
 
     They are grown by layer, by price, and by price starting with the upper hops of the cheapest tree of any depth.
     """
-    unlimited = cheapest_tree(cost, root, far)  # in depth
+    unlimited = cheapest_tree(cost, root, far)  # of any depth
     if unlimited is None:
         return []
     grown = [_grow_by_price(cost, root, max_depth, far, start) for start in ([-1] * len(cost), unlimited)]
@@ -495,6 +496,7 @@ def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: i
     """Return the ranks on the cheapest tree over shortest paths between the ranks of `need`. O(ranks^3)."""
     count = len(cost)
     distance, via = cost.copy(), np.full((count, count), -1, np.int64)
+    # Floyd and Warshall; `via`: a rank on the shortest path, -1 if that is a single hop
     for middle in range(count):
         through = distance[:, middle][:, None] + distance[middle][None, :]
         better = through < distance
@@ -504,6 +506,7 @@ def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: i
     if parents is None:
         return None
     ranks: set[int] = set(need)
+    # expand the tree's hops, which are shortest paths, into the ranks on them
     todo = [(p, v) for v, p in enumerate(parents) if p >= 0]
     while todo:
         a, b = todo.pop()

@@ -37,7 +37,7 @@ MOST_TRIED = 64  # denominators whose loads are computed
 MOST_EVENED = 8  # the best of these, for which units are then moved between trees, if there are at most ...
 MOST_TREES = 256  # ... this many trees
 MOST_ENTRIES = 2**18  # ... and this many trees times links
-MOST_MOVES = 100  # of a unit, per denominator
+MOST_MOVES = 100  # moves of a unit between trees, per denominator
 MIN_GAIN = 1e-9  # fraction of the time that a larger denominator must save
 
 
@@ -142,6 +142,7 @@ class _RoundingLoads:
                 rows.append(resource)
                 columns.append(number)
                 values.append(portion.weight / float(self._capacity[resource]))
+        # [row, portion]: seconds per byte of a group of weight 1, if the portion has all of its group
         self._matrix = csr_array((values, (rows, columns)), shape=(len(self._capacity), len(portions)))
         # number the groups, for moves within a group
         groups: dict[Hashable, list[int]] = defaultdict(list)
@@ -202,7 +203,7 @@ class _RoundingLoads:
         stays the same, it must lower the sum of (load - highest load of the exact shares)^2 over all rows above that
         load.
         """
-        use = self._matrix.toarray() / denominator
+        use = self._matrix.toarray() / denominator  # [row, tree]: seconds per byte for each unit of the tree's count
         load = row_dot(use, counts)
         target = (self._matrix @ self._exact).max()
 

@@ -196,6 +196,7 @@ def _plan_allreduce(request: Request, depth: int | None, with_kinds: bool) -> _P
         forests.append(
             replace(down_forest, schedule=schedule, depth=max(up_forest.depth, down_forest.depth), rate=rate)
         )
+    # a mix needs the same trees in both directions
     return _Plans(
         forests, [reduce_then_broadcast(kind, kind) for kind in plans[0].kinds if links is not None], plans[0].min_mixed
     )
@@ -253,7 +254,7 @@ def _without_slow_links(
     packing = pack_bounded(restricted, fastest.depth, float(max_rate))
     if packing is None or packing.rate < fastest.rate * NEAR_BOUND:
         return None
-    grower.grown_trees.update(restricted.grown_trees)
+    grower.grown_trees.update(restricted.grown_trees)  # a mix may use these, too
     return packing
 
 
@@ -265,15 +266,16 @@ def _tree_kinds(
     The kinds of the fastest forest come first, then those that `choose_trees` picks, then those of the other forests.
     """
     representatives = [tree.hops for forest in symmetric_forests for tree in forest.representatives]
-    fastest = len(symmetric_forests[0].representatives)
+    fastest_count = len(symmetric_forests[0].representatives)
     # those grown last come first, as `choose_trees` leaves out the last candidates if there are too many
     candidates = [*representatives, *reversed(grower.grown_trees)]
-    delayed = [late for hops in candidates if (late := delay_hops(hops)) != hops]
-    kept_hops = [*representatives[:fastest], *choose_trees(grower, [*candidates, *delayed]), *representatives[fastest:]]
+    delayed = [late_hops for hops in candidates if (late_hops := delay_hops(hops)) != hops]
+    chosen = choose_trees(grower, [*candidates, *delayed])
+    kept_hops = [*representatives[:fastest_count], *chosen, *representatives[fastest_count:]]
     trees = SymmetricTrees.of_trees(
         grower.topology, [SpanningTree(grower.root, Fraction(1), hops) for hops in kept_hops], grower.group
     )
-    return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.representatives], fastest
+    return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.representatives], fastest_count
 
 
 def delay_hops(hops: Hops) -> Hops:
@@ -293,6 +295,7 @@ def delay_hops(hops: Hops) -> Hops:
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
     """Return the ranks that trees shall span: the members, or all reachable ranks if some must relay."""
+    # is there a tree over the members alone, at any prices?
     inside = PricedTreeGrower(machine, root, members)
     if inside.grow_priced(1 / inside.capacity, len(members)) is not None:
         return list(members)
@@ -316,9 +319,10 @@ def _pack_by_depth(
         if asymmetric.grow_priced(1 / asymmetric.capacity, depth_limit) is not None
     )
     losses = 0
-    fastest, extra_depths = Fraction(0), EXTRA_DEPTHS if len(ranks) <= BOUNDED.large_ranks else EXTRA_DEPTHS_LARGE
+    fastest_rate = Fraction(0)
+    extra_depths = EXTRA_DEPTHS if len(ranks) <= BOUNDED.large_ranks else EXTRA_DEPTHS_LARGE
     depths = [least_depth + deeper for deeper in extra_depths]
-    if depth is not None:  # the same depths up to there, so that results agree with those without the option
+    if depth is not None:  # up to there the same depths as without the option, so that results agree
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
     for depth_limit in sorted({min(candidate_depth, max(len(ranks) - 1, 1)) for candidate_depth in depths}):
         symmetric = best = pack_bounded(grower, depth_limit, goal_rate)
@@ -346,12 +350,14 @@ def _pack_by_depth(
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
                 best, method = SymmetricTrees.of_trees(machine, exact.trees), "columns"
-        fastest = max(fastest, best.rate)
+        fastest_rate = max(fastest_rate, best.rate)
         yield best, method, symmetric
         if grower.spent + asymmetric.spent >= BOUNDED.max_effort:
             break
-    slow = next((max_rate * fraction for max_ranks, fraction in SLOW_FORESTS if len(ranks) <= max_ranks), Fraction(0))
-    if depth is None and (fastest < slow or not max_rate):
+    slow_rate = next(
+        (max_rate * fraction for max_ranks, fraction in SLOW_FORESTS if len(ranks) <= max_ranks), Fraction(0)
+    )
+    if depth is None and (fastest_rate < slow_rate or not max_rate):  # max_rate 0: unlimited, so nothing was compared
         packed = pack_trees(machine, {root: 1}, ranks)
         yield SymmetricTrees.of_trees(machine, packed.trees), packed.method, None
 

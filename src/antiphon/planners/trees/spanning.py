@@ -52,8 +52,10 @@ def weakest_partition_of(vertices: int, edges: Sequence[tuple[int, int, int]]) -
     O(vertices * Newton rounds) maximum flows, by `core.bounds.partition`.
     """
     tail, head, capacity = merge_arcs([*edges, *((b, a, c) for a, b, c in edges)])
-    partition, ratio = weakest_partition(Network(vertices, vertices, tail, head, capacity), range(vertices))
-    return ratio / 2, sorted(sorted(side) for side in partition)
+    # without switches every node is a rank
+    network = Network(nodes=vertices, ranks=vertices, tail=tail, head=head, capacity=capacity)
+    partition, ratio = weakest_partition(network, range(vertices))
+    return ratio / 2, sorted(sorted(side) for side in partition)  # / 2: an edge is two arcs, so it counts twice
 
 
 def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDArray[Any]]:
@@ -98,6 +100,7 @@ def pack_edges(edges: Sequence[WeightedEdge], tau: Fraction, partition: Sequence
         trees = _pack_base(len(set(number_of.values())), layer_edges, goal)
         return [(weight, tuple(chosen[e] for e in tree)) for weight, tree in trees]
 
+    # the first layer has the edges between parts, each part as one vertex; then a layer of the edges inside each part
     part_of = {v: i for i, side in enumerate(partition) for v in side}
     layers = [pack_layer(part_of, [e for e, (a, b, _) in enumerate(edges) if part_of[a] != part_of[b]])]
     for i, side in enumerate(partition):
@@ -254,7 +257,7 @@ class Arborescences:
         """Return trees of total weight `goal`, as arc numbers."""
         weight_of: dict[tuple[int, ...], int] = {}
         while goal:
-            weight, chosen = self._cut_tree(goal)
+            weight, chosen = self._peel_tree(goal)
             weight_of[chosen] = weight_of.get(chosen, 0) + weight
             goal -= weight
         return [(weight, chosen) for chosen, weight in weight_of.items()]
@@ -274,7 +277,7 @@ class Arborescences:
         # an extra source n has an arc to every vertex; `_spare_flow` opens those to the vertices that it starts at
         self.flows = MaxFlows(n + 1, tail + [n] * n, head + list(range(n)))
 
-    def _cut_tree(self, goal: int) -> WeightedTree:
+    def _peel_tree(self, goal: int) -> WeightedTree:
         """Remove one tree, as heavy as possible, from the remaining capacity; arcs near the root and wide ones come
         first.
 

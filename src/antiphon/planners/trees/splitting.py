@@ -67,13 +67,13 @@ def without_switches(
     # the guess loses rate somewhere: go switch by switch, exactly where necessary
     for switch in order:
         amounts = _even_amounts(arc_paths, switch, link_graph.nodes) if guess else {}
-        tried = _split_off(link_graph, arc_paths, switch, amounts)
-        if not guess or not serves_all_sinks(link_graph, tried, supply, sinks):
+        without_switch = _split_off(link_graph, arc_paths, switch, amounts)
+        if not guess or not serves_all_sinks(link_graph, without_switch, supply, sinks):
             exact = ExactSplit(link_graph, arc_paths, supply, sinks, switch).split_all_pairs(amounts)
-            tried = _split_off(link_graph, arc_paths, switch, exact)
-            if not serves_all_sinks(link_graph, tried, supply, sinks):
+            without_switch = _split_off(link_graph, arc_paths, switch, exact)
+            if not serves_all_sinks(link_graph, without_switch, supply, sinks):
                 return None
-        arc_paths = tried
+        arc_paths = without_switch
     return arc_paths
 
 
@@ -144,7 +144,7 @@ def _pair_stages(arc_paths: ArcPaths, switch: int, nodes: int) -> list[list[Arc]
     group_of = _port_groups(arc_paths, switch, sorted({*into, *out}), nodes)
     groups = 1 + max((group for group, _ in group_of.values()), default=0)
     largest_group = 1 + max((position for _, position in group_of.values()), default=0)
-    stages: list[list[tuple[int, Arc]]] = [[], [], []]
+    stages: list[list[tuple[int, Arc]]] = [[], [], []]  # by stage: the round of a pair, and the pair
     for tail in into:
         own_group, own_position = group_of[tail]
         partners: list[list[tuple[int, int, int, int]]] = [[], [], []]  # by stage: sort keys, and the partner
@@ -465,14 +465,15 @@ class SinkFlows:
         self.refresh_pair(sink, self.tail[arc], self.head[arc])
         self.refresh_pair(sink, self.head[arc], self.tail[arc])
 
-    def push_flow(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
+    def push_flow(self, sink: int, start: int, goals: int, amount: int, joining: int = -1) -> int:
         """Send `amount` of the sink's flow from start to some goal by shortest augmenting paths.
 
         Return the amount that finds no path.
 
-        `goals`: bit mask of nodes. `goal`: the head of the arc that the growing tree takes, else -1. With it, the goals
-        are that node and the nodes of the tree at which flow of this sink starts. Flow that reaches one of the latter
-        goes on along the flow that started there, so as much of that flow starts at `goal` instead.
+        `goals`: bit mask of nodes. `joining`: the node that joins the growing tree, by an arc that the tree takes, else
+        -1. With it, the goals are that node and the nodes of the tree at which flow of this sink starts. Flow that
+        reaches one of the latter goes on along the flow that started there, so as much of that flow starts at `joining`
+        instead.
         """
         while amount:
             path = self._shortest_path(self.open[sink], start, goals)
@@ -483,9 +484,9 @@ class SinkFlows:
             bottleneck = amount
             for x, y in itertools.pairwise(path):
                 bottleneck = min(bottleneck, self._residual_capacity(sink, x, y))
-            if goal >= 0 and end != goal:
+            if joining >= 0 and end != joining:
                 bottleneck = min(bottleneck, self.tree_flow[end][sink])
-                self.move_start(sink, end, goal, bottleneck)
+                self.move_start(sink, end, joining, bottleneck)
                 if not self.tree_flow[end][sink]:
                     goals &= ~(1 << end)
             for x, y in itertools.pairwise(path):
@@ -529,7 +530,7 @@ class SinkFlows:
         return residual + (self.flow[back][sink] if back >= 0 else 0)
 
     def send_flow(self, sink: int, x: int, y: int, amount: int) -> None:
-        """Send flow along an arc with room; opposite flow is cancelled first."""
+        """Send this much of the sink's flow from x to y, where there is room; opposite flow is cancelled first."""
         forward, back = self.at[x][y], self.at[y][x]
         if back >= 0:
             # flows in opposite directions on a pair of nodes would cancel out: reduce the opposite one first
@@ -565,20 +566,20 @@ class SinkFlows:
             self.flow[arc][sink] += returned
         self.refresh_both(sink, arc)
 
-    def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:
+    def divert_excess(self, sink: int, arc: int, joining: int = -1) -> int:
         """Reroute the flow that exceeds the arc's capacity.
 
         Return the amount that finds no other path, which stays on the arc.
 
-        `goal`: the arc's head if the growing tree is about to take the arc, so that flow may start there; else -1.
+        `joining`: the arc's head if the growing tree is about to take the arc, so that flow may start there; else -1.
         """
         tail, head = self.tail[arc], self.head[arc]
         flow = self.flow[arc]
         excess = flow[sink] - self.capacity[arc]
         flow[sink] -= excess
         self.refresh_both(sink, arc)
-        goals = 1 << head | (self.sources[sink] if goal >= 0 else 0)
-        unplaced = self.push_flow(sink, tail, goals, excess, goal)
+        goals = 1 << head | (self.sources[sink] if joining >= 0 else 0)
+        unplaced = self.push_flow(sink, tail, goals, excess, joining)
         if unplaced:
             flow[sink] += unplaced
             self.refresh_pair(sink, head, tail)

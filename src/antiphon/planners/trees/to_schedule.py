@@ -126,6 +126,7 @@ class SymmetricTrees:
             raise Unsupported(
                 "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
             )
+        # every image of every tree carries a chunk of its own
         ends, rows, count = frozenset(collective.members), [], 0
         paths: dict[Path, int] = {}
         for tree, elements in zip(self.representatives, self.elements, strict=True):
@@ -160,7 +161,7 @@ def image_trees(topology: Topology, group: Symmetries, trees: Sequence[SpanningT
     out = []
     for element in group:
         node, link = element[: topology.nodes].tolist(), (element[topology.nodes :] - topology.nodes).tolist()
-        paths: dict[tuple[int, ...], tuple[int, ...]] = {}
+        paths: dict[tuple[int, ...], tuple[int, ...]] = {}  # a path -> its image, which many hops share
         for tree in trees:
             hops = []
             for rank, hop in tree.hops:

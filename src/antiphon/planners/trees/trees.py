@@ -225,12 +225,12 @@ def _pipeline_plan(
         return
     # one schedule for all sizes; only the slicing depends on the size
     prepared = PipelinePlans([plan.schedule], topology)
-    rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
+    is_rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
     is_free = pipelining.pieces is None and pipelining.steps is None  # no option fixes the slicing
     # with a number of pieces from the user the schedule is the same for all sizes, so it is yielded once
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
-        if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):  # equal slices
+        if pipelining.steps is None and (nbytes is None or is_rooted or pipelining.pieces is not None):  # equal slices
             schedules = pipe_schedule(plan.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
             pipelined = [PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)}) for schedule in schedules]
         else:
@@ -286,12 +286,12 @@ def _one_after_the_other(
 def _describe_plan(plan: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
     """Return what the provenance of a plan states about its trees (docs/planners/trees.md, "What is proved")."""
     lower_bound, rate = bounds.without_help, throughput(plan.schedule, topology)
-    lossy = plan.rounding is not None and plan.rounding.loss > 0
+    is_lossy = plan.rounding is not None and plan.rounding.loss > 0
     findings: dict[str, Any] = {
         "rate": str(rate / topology.unit) if rate is not None else None,
         "optimal": rate == bounds.bytes_per_second,
         **({"optimal_without_switches": rate == lower_bound.bytes_per_second} if bounds.unaided else {}),
-        "best_of_its_kind": (plan.best and not lossy) or rate == lower_bound.bytes_per_second,
+        "best_of_its_kind": (plan.best and not is_lossy) or rate == lower_bound.bytes_per_second,
         "trees": plan.count,
         "deepest": max((tree.depth for tree in plan.trees), default=0),
         "how": plan.method,
@@ -343,7 +343,7 @@ def _best_plan(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
         return replace(plans[chosen], best=rates[chosen] == max_packed_rate and max_packed_rate in proved_rates)
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
-    machine, opposite_links = machine_for_dual(task.topology)
+    machine, opposite_links = machine_for_dual(task.topology)  # None: directions differ, `machine` is the reversed one
     plan = _plan_spreading(replace(task, topology=machine, collective=dual(task.collective).collective), back=True)
     return replace(plan, schedule=replace(invert(plan.schedule, opposite_links), collective=task.collective))
 
@@ -559,7 +559,7 @@ def pack_trees(
     if len(demand) == 1:
         # one root: no symmetric roots to use, but on few ranks with direct links the fewest trees can be searched for
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
-        is_small = len(members) <= FEWEST_TREES_MAX_RANKS and linked <= set(members)
+        is_small = len(members) <= FEWEST_TREES_MAX_RANKS and linked <= set(members)  # no other node has links
         machine = _direct_links(topology, members) if is_small else None
         if machine is not None:
             (root,) = demand
