@@ -1,7 +1,7 @@
 """Check and convert the arguments of statements of hand-written schedules: ranks, buffers, indices and links.
 
-Each accepts what Python users pass: one number or several, NumPy's, slices. Errors name the argument, the allowed range
-and the user's line.
+Each method of `Arguments` accepts what Python users pass: one number or several, of Python or NumPy, or a slice. Errors
+name the argument, the allowed range and the user's line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_VALUES = 2**22  # values read of one argument: an iterator may be endless
 
 
 class Arguments:
-    """Convert arguments for a machine with this many `ranks` and `links`.
+    """Convert arguments for a machine with this many `ranks` and `links`. `layout`: the sizes of inputs and outputs.
 
     `make_error` returns an error with this text and the user's line.
     """
@@ -70,7 +70,9 @@ class Arguments:
         return range(first, stop, stride)
 
     def _as_list(self, values: object) -> list[object]:
-        """Return several values as a list; any other, such as a text, alone in a list, for `integer` to check."""
+        """Return several values as a list. Anything else, such as a number or a text, becomes a list of one, which
+        `integer` checks.
+        """
         if isinstance(values, str) or not isinstance(values, Iterable):
             return [values]
         try:
@@ -82,7 +84,7 @@ class Arguments:
         return read
 
     def integer(self, value: object, subject: str, bound: int) -> int:
-        """Return a whole number from 0 to below `bound`. `subject`: its name in errors."""
+        """Return `value` as a whole number from 0 to `bound` - 1. `subject`: what errors call it."""
         try:  # True and False have __index__, too, but are no numbers here
             number = -1 if isinstance(value, bool) else int(value.__index__())  # type: ignore[attr-defined]
         except (AttributeError, TypeError, ValueError):

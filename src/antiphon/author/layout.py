@@ -19,7 +19,7 @@ from antiphon.core.schedule import Chunks, cut
 from antiphon.errors import Unsupported
 
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
-MAX_CHUNKS = 2**25  # as many as a file may have blocks; a call that is wrong by a factor ends before memory does
+MAX_CHUNKS = 2**25  # as many as a file may have blocks; refuses a number far too large before it fills the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Layout:
         self.chunks_per_block, self.blocks = chunks_per_block, collective.blocks
         self.chunks: Chunks = cut(collective, chunks_per_block)
         sides_of = sides(collective)
+        # A side has a row (rank, block) for each block of each rank's buffer, sorted: those of rank r are
+        # _begin[name][r] : _begin[name][r + 1]
         self._sides: dict[str, Side] = dict(zip((INPUT, OUTPUT), sides_of, strict=True))
         ranks = np.arange(collective.ranks + 1)
         self._begin = {name: np.searchsorted(side.rank, ranks) for name, side in self._sides.items()}
@@ -71,8 +73,8 @@ class Layout:
         >>> [[layout.chunk(Place(1, side, i)) for i in range(n)] for side, n in (("input", 2), ("output", 6))]
         [[1, 4], [0, 3, 1, 4, 2, 5]]
         """
-        block, share_index = divmod(place.index, self.chunks_per_block)
-        return share_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[block])
+        position, share_index = divmod(place.index, self.chunks_per_block)  # position: of the block in the buffer
+        return share_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[position])
 
     def buffer_place(self, rank: int, buffer: str, chunk: int) -> Place | None:
         """Return the place of a chunk in the input or output of a rank, or None if it has none there."""
@@ -91,6 +93,8 @@ class Layout:
         return self.buffer_place(rank, OUTPUT, chunk) or self.buffer_place(rank, INPUT, chunk)
 
     def scratch_place(self, rank: int, buffer: str, chunk: int) -> Place:
-        """Return the default place of a chunk in scratch: share k of block j is at index j * chunks_per_block + k."""
+        """Return the default place of a chunk in scratch: share k of the collective's block j (not of the j-th block of
+        a buffer, as in inputs and outputs) is at index j * chunks_per_block + k.
+        """
         share_index, block = divmod(chunk, self.blocks)
         return Place(rank, buffer, block * self.chunks_per_block + share_index)

@@ -21,7 +21,9 @@ MAX_LINES_NAMED = 3  # in one error, then "..." (list_first)
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a user's file; `caller`: the line in the `with` statement that led there, where that is another."""
+    """A line of a user's file. `caller`: the line within the `with` block that called the function with this line; None
+    if this line itself is in the block.
+    """
 
     file: str
     number: int
@@ -35,8 +37,8 @@ class SourceLine:
 def current_line(with_function: CodeType | None = None) -> SourceLine:
     """Return the innermost line outside this package.
 
-    `with_function`: the code of the function that holds the `with` block. If it called a helper function, which is the
-    innermost one, the line of the call is included.
+    `with_function`: the code of the function that holds the `with` block (None: not known yet). If the innermost line
+    is in a helper function that the block called, the line of that call is included.
     """
     frame = _leave_package(sys._getframe(1))
     line, calling_frame = SourceLine(frame.f_code.co_filename, frame.f_lineno), frame

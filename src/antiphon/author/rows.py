@@ -32,7 +32,7 @@ class WrittenRow:
 
     move: Move  # has the same places as keys, under which a place in a rank's input and in its output is one
     chunk: int
-    src: Place  # as the user wrote it, for messages; its rank
+    src: Place  # as the user wrote it, for messages and for its rank; `dst` likewise
     dst: Place
     line: SourceLine
     via: tuple[int, ...] | None  # links that the user named; None: choose them
@@ -46,7 +46,7 @@ class StepRows:
 
     number: int  # of this group of rows, from 1
     step: int | None  # None: the earliest step that all rows allow, known once the group is complete
-    until_next_step: bool  # the group lasts until the next `w.step()`, not for a `with` block
+    until_next_step: bool  # True: the group lasts until the next `w.step()`; False: to the end of a `with` block
     rows: list[WrittenRow] = field(default_factory=list)
     # A row per place that is written; one is enough, since several writers of a place are reductions of the same chunk
     writers: dict[PlaceKey, WrittenRow] = field(default_factory=dict)
@@ -114,10 +114,10 @@ def _find_routes(rows: Sequence[WrittenRow], topology: Topology) -> tuple[np.nda
     """
     table: dict[tuple[int, ...], int] = {}  # number of each route, which is a tuple of links
     ends = ((row.src.rank, row.dst.rank) for row in rows if row.via is None)
-    pairs = sorted({(src, dst) for src, dst in ends if src != dst})
+    pairs = sorted({(src, dst) for src, dst in ends if src != dst})  # (sender, receiver) of rows without `via`
     route_of: dict[tuple[int, int], int] = {}
     if pairs:
-        shortest = find_paths(topology, *np.array(pairs, np.int32).T)
+        shortest = find_paths(topology, *np.array(pairs, np.int32).T)  # per pair: its links, `only_link`: a direct one
         unreachable = set(shortest.unreachable.tolist())  # verify reports these
         for number, pair in enumerate(pairs):
             if number not in unreachable and not shortest.only_link[number]:
@@ -132,8 +132,9 @@ def _find_routes(rows: Sequence[WrittenRow], topology: Topology) -> tuple[np.nda
 def explain_fault(fault: Fault, rows: Sequence[WrittenRow], layout: Layout, block: SourceLine) -> str:
     """Return the message for a fault of verification, with the user's lines.
 
-    The lines are that of a faulty transfer (the fault has a step), or those that write a wrong result last (it has a
-    chunk and the rank `dst` that wants it), or else that of the block, the user's `with antiphon.write(...)`.
+    If the fault has a step, it is a faulty transfer: the line is that of this transfer. If it has a chunk and the rank
+    `dst` that wants it, a result is wrong: the lines are those that write it last. Otherwise the line is `block`, that
+    of the user's `with antiphon.write(...)`.
     """
     error = f"the schedule is wrong: {fault.message}"
     if fault.step is not None:

@@ -39,7 +39,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.floor = 0  # no further transfer is before this step; the end of a step that the user numbered raises it
+        self.floor = 0  # no further transfer is before this step; the end of a `w.step()` raises it
         self.end = 0  # the step after the last that has transfers
         # By place, the last step that wrote it, that copied into it, and that read it
         self._written: dict[PlaceKey, int] = {}

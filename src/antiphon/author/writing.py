@@ -35,7 +35,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported, list_first, quote
 from antiphon.select import measure
 
-WRITTEN = "written"  # stands for the planner in what plans say of their origin
+WRITTEN = "written"  # the planner of such a schedule, in the provenance of plans
 MAX_ROWS = 2**24  # transfers, some GB of Python objects: a loop that does not end is stopped
 
 
@@ -124,7 +124,10 @@ class Places:
 
 
 class Simultaneous:
-    """Statements that happen at once: `with w.step():` (`fixed`), `with w.together():`, `with w.joint():` (`joint`)."""
+    """Statements that happen at once: `with w.step():` (`fixed`: its step is known when it begins),
+    `with w.together():` (the earliest step possible, known when it ends), and `with w.joint():` (`joint`: like
+    `together`, or within the step around it).
+    """
 
     def __init__(self, writing: Writing, fixed: bool, joint: bool = False) -> None:
         self._writing, self._fixed, self._joint = writing, fixed, joint
@@ -160,7 +163,7 @@ class Writing:
         self, collective: Collective, topology: Topology, chunks: int = 1, pieces: int = 1, verify: bool = True
     ) -> None:
         self.collective, self.topology, self.chunks, self.pieces = collective, topology, chunks, pieces
-        self.ranks = collective.members
+        self.ranks = collective.members  # the ranks that take part, for loops in the user's program
         self._verify = verify
         self._layout = Layout(collective, chunks)
         self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._make_error)
@@ -217,7 +220,7 @@ class Writing:
         """The plan of this schedule for all sizes, verified, with its distance from the bounds."""
         self._need_end("plan")
         self._check_schedule()
-        claims = {"planner": WRITTEN, **measure(self.schedule, self.topology)}
+        claims = {"planner": WRITTEN, **measure(self.schedule, self.topology)}  # figures of the schedule by their names
         return Plan(self.topology, self.collective, (Entry(start=0, stop=None, schedule=self.schedule, claims=claims),))
 
     @property
@@ -270,7 +273,7 @@ class Writing:
         """Begin the `with` block of a step (`fixed`), a joint, or statements together."""
         self._pending_group = None
         self._need_open()
-        if fixed:
+        if fixed:  # `step` has begun the step already, as if it lasted until the next one
             assert self._step_rows is not None
             self._step_rows.until_next_step = False
             return
@@ -287,7 +290,8 @@ class Writing:
     def _leave_group(self, begins_step: bool, joint: bool, failed: bool) -> None:
         """End a `with` block.
 
-        `begins_step`: it began its step, which ends with it; `failed`: it raised, so the rows of that step are dropped.
+        `begins_step`: the block began its step, which ends with the block. `failed`: the block raised an error, so the
+        rows of the step are dropped.
         """
         if joint:
             self._joint = -1
@@ -302,16 +306,16 @@ class Writing:
         self._step_rows = StepRows(self._step_groups, step, until_next_step=step is not None)
 
     def _close_step(self) -> None:
-        """Place the rows that were collected for one step."""
+        """Give the rows that were collected for one step their step; nothing if there is no such step."""
         step_rows, self._step_rows = self._step_rows, None
         if step_rows is None:
             return
         self._place_rows(step_rows.rows, step_rows.step)
-        if step_rows.step is not None:
+        if step_rows.step is not None:  # a w.step(): all later statements come after it
             self._clock.floor = self._clock.end
 
     def _place_rows(self, rows: list[WrittenRow], step: int | None = None) -> None:
-        """Assign rows their step, and note which chunk each place of scratch then holds."""
+        """Put rows into one step (None: the earliest possible), and note which chunk each scratch place then holds."""
         row_step = self._clock.schedule_moves([row.move for row in rows], step)
         for row in rows:
             row.step = row_step
@@ -340,7 +344,7 @@ class Writing:
         self, source: Places, copy: bool, to: Ranks, buffer: str | None, index: SupportsIndex | None,
         via: Iterable[SupportsIndex] | None,
     ) -> Places:  # fmt: skip
-        """Carry out one statement: send every source to every rank, one after the other."""
+        """Carry out one statement: send every source to every rank, in the order of `to`."""
         self._need_open()
         self._check_current(source)
         ranks = self._arguments.ranks(to)
@@ -372,8 +376,8 @@ class Writing:
         return Places(self, list(destinations), list(destinations.values()), step_group)
 
     def _start_indices(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
-        """Return for each source its index at the destination: `index` for a rank's first, then the next ones; None:
-        the chunk's default place.
+        """Return the index of each source at the destination: of the sources of one rank the first gets `index`, the
+        others the next ones. Without `index` (None) each has its chunk's default place (None).
         """
         if index is None:
             return [None] * len(source)
@@ -387,8 +391,8 @@ class Writing:
         return starts
 
     def _check_current(self, source: Places) -> None:
-        """Raise Invalid if these places were overwritten since, or are written only in this step."""
-        # within a step, data that arrives in it cannot be sent on
+        """Raise Invalid if one of these places holds another chunk now, or gets its data only in this very step."""
+        # all transfers of a step read at its beginning, so data that arrive in it cannot be sent on
         if self._step_rows is not None and source._step_group == self._step_rows.number:
             raise self._make_error(f"{source!r} arrives in this very step; send it on in a later one")
         for place, chunk in zip(source._places, source._chunks, strict=True):

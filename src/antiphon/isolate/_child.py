@@ -34,7 +34,7 @@ GIB = 2**30
 CHANNEL = 3  # file descriptor of the pipe to the parent, in a program of its own
 READY, SENT, ENDED = "ready", "sent", "ended"
 RETURNED, RAISED, STARVED, BROKEN = "returned", "raised", "starved", "broken"  # outcomes of a job
-RAISE_INTERVAL = 0.2  # CPU seconds between two TimedOut raised in a job that catches the first and goes on
+RAISE_INTERVAL = 0.2  # CPU seconds of this process between two TimedOut in a job that catches the first and goes on
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 Send = Callable[[Any], None]  # sends an intermediate result of a job to the parent
 
@@ -51,8 +51,8 @@ class Sender:
 
     def __init__(self, channel: Connection) -> None:
         self.channel = channel
-        self.sending = self.stop_pending = False
-        self.last_raise = -RAISE_INTERVAL
+        self.sending = self.stop_pending = False  # stop_pending: SIGTERM came while a message was being sent
+        self.last_raise = -RAISE_INTERVAL  # time.process_time() of the last TimedOut; at first long enough ago
 
     def send(self, kind: str, value: Any = None) -> None:
         """Send a message to the parent. Raises UnsendableError if the value cannot be pickled."""
@@ -75,7 +75,7 @@ class Sender:
         self.send(SENT, value)
 
     def stop(self, number: int, frame: Any) -> None:
-        """Handle SIGTERM."""
+        """Handle SIGTERM: raise TimedOut in the job, at once or after the message that is being sent."""
         if self.sending:
             self.stop_pending = True
         elif time.process_time() - self.last_raise >= RAISE_INTERVAL:
@@ -87,7 +87,10 @@ class Sender:
 
 
 def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: int | None) -> None:
-    """Run one job and send its result, or the error that it raised. `memory`: its limit in bytes, for the message."""
+    """Run one job and send its result, or the error that it raised.
+
+    `memory`: the limit in bytes that the caller has set, for the message only; None: no limit.
+    """
     outcome, value = outcome_of(work, job, sender.send_result, memory)
     # The job is over: nothing is left to stop. (A SIGTERM just before this line ends the process without ENDED: the
     # parent then reports it as lost.)
@@ -127,10 +130,10 @@ def describe_error(error: BaseException) -> str:
 def run_forked_job(
     channel: Connection, parent: int, work: Callable[[Any, Send], Any], job: Any, memory: int | None, grace: bool
 ) -> None:
-    """Run one job in a forked process, which ignores Ctrl-C and ends with its parent, even if that is killed.
+    """Run one job in a forked process, which ignores Ctrl-C and ends when its parent ends, even by SIGKILL.
 
-    `memory`: bytes that it may use beyond those at its start. `grace`: whether SIGTERM raises TimedOut in the job;
-    otherwise it kills the process.
+    `parent`: the parent's process id. `memory`: bytes that the process may use beyond those at its start (None: no
+    limit). `grace`: whether SIGTERM raises TimedOut in the job; otherwise SIGTERM kills the process.
     """
     _end_with_parent(parent)
     if memory is not None:
@@ -153,7 +156,10 @@ def run_forked_worker(
     channel: Connection, parent: int, work: Callable[[Any, Send], Any], prepare: Callable[[], None] | None,
     memory: int | None,
 ) -> None:  # fmt: skip
-    """Run one job after another in a forked process with a process group of its own, until its channel is closed."""
+    """Run one job after another in a forked process with a process group of its own, until its channel is closed.
+
+    `prepare`: see `_serve`; the other parameters are those of `run_forked_job`.
+    """
     os.setsid()
     _end_with_parent(parent)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until it has a job
@@ -176,7 +182,7 @@ def run_worker_program() -> None:
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)
     messages = _start_reading(channel)
-    work, prepare, memory = messages.get()  # the first message, from `Process` (_process.py)
+    work, prepare, memory = messages.get()  # the first message, from `Process` (_process.py); the others are jobs
     _serve(Sender(channel), messages, work, prepare, memory)
 
 
@@ -191,7 +197,7 @@ def _serve(
     sender: Sender, messages: queue.SimpleQueue[Any], work: Callable[[Any, Send], Any],
     prepare: Callable[[], None] | None, memory: int | None,
 ) -> None:  # fmt: skip
-    """Run the jobs of the queue, forever; `_read_messages_of_parent` ends the process."""
+    """Call `prepare` once, then run the jobs of the queue, forever; `_read_messages_of_parent` ends the process."""
     if memory is not None:
         _limit_memory(memory)
     if prepare is not None:
@@ -200,7 +206,7 @@ def _serve(
     while True:
         sender.send(READY)
         job = messages.get()
-        signal.signal(signal.SIGTERM, sender.stop)
+        signal.signal(signal.SIGTERM, sender.stop)  # `run_job` ignores SIGTERM from the end of the job on
         run_job(sender, work, job, memory)
 
 

@@ -37,7 +37,7 @@ class _AskedToEnd(TimedOut):
 
 
 class _KilledError(BaseException):
-    """The budget of a job without grace is spent. Not an Exception, so that no job catches it."""
+    """The budget of a job without grace is spent. No `except Exception` of the job catches it."""
 
 
 def run_here(
@@ -56,7 +56,7 @@ def run_here(
         try:
             with interrupted_after(seconds, _AskedToEnd if terms.grace else _KilledError):
                 result = result_of(*outcome_of(partial(_work, terms, interrupts), job, messages.append, memory=None))
-        except (_AskedToEnd, _KilledError):  # raised after the job had ended, before the budget was disarmed
+        except (_AskedToEnd, _KilledError):  # outside of outcome_of: after the job's end, before the timer was disarmed
             result = stopped_error(seconds)
         for message in messages:
             yield job, Sent(message)
@@ -68,7 +68,9 @@ def run_here(
 
 
 def _work(terms: PoolTerms[Job], interrupts: list[KeyboardInterrupt], job: Job, send: Send) -> Any:
-    """Do the work on a job; add Ctrl-C to `interrupts`, so that `run_here` can raise it for the whole program."""
+    """Do the work on a job. Ctrl-C is added to `interrupts`, as `outcome_of` turns it into a result of the job and
+    `run_here` must raise it for the whole program.
+    """
     try:
         return terms.work(job, send)
     except KeyboardInterrupt as error:
@@ -85,6 +87,7 @@ def can_interrupt() -> bool:
 
 
 def _gets_signals() -> bool:
+    """Return whether this thread can be interrupted by the signal of a CPU timer, SIGPROF."""
     is_main = threading.current_thread() is threading.main_thread()
     # None: a handler that Python did not install, which must stay
     return hasattr(signal, "setitimer") and is_main and signal.getsignal(signal.SIGPROF) is not None
@@ -115,7 +118,7 @@ def _interrupted_by_signal(seconds: float, error: type[BaseException]) -> Iterat
 
     begin = time.process_time()
     handler = signal.signal(signal.SIGPROF, stop)
-    remaining, interval = signal.setitimer(signal.ITIMER_PROF, seconds)
+    remaining, interval = signal.setitimer(signal.ITIMER_PROF, seconds)  # those of the timer set before; 0, 0: none
     try:
         yield
     finally:
@@ -130,7 +133,7 @@ def _interrupted_by_thread(seconds: float, error: type[BaseException]) -> Iterat
     """Let another thread watch the CPU time and raise the error in this one, between two instructions of Python."""
     thread, ended, lock = ctypes.c_ulong(threading.get_ident()), threading.Event(), threading.Lock()
     end = time.process_time() + seconds
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc  # (thread, error class, or None to cancel one)
 
     def watch() -> None:
         while (remaining := end - time.process_time()) > 0:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 MAX_SLEEP = 1.0  # seconds that a process may sleep beyond its budget
 # Seconds between two checks; of a longer pause only this much counts as sleep, as the parent may have been busy.
 TICK = 0.5
-_WORKING = "RD"  # process states: R is running or waiting for a processor, D is waiting for a disk
+_WORKING = "RD"  # states in /proc that count as work: R runs or waits for a processor, D waits for a disk
 
 
 class _Usage(NamedTuple):
@@ -43,9 +43,12 @@ class Meter:
         self.checked_at = time.monotonic()
 
     def exceeds(self, seconds: float) -> bool:
-        """Return whether it has computed or slept for longer than this. Call it every TICK seconds or sooner."""
+        """Return whether the process has computed for `seconds` since `start`, or slept for MAX_SLEEP longer than that.
+
+        Call it every TICK seconds or sooner.
+        """
         now, clock = _read_process_tree(self.pid), time.monotonic()
-        if not now.working:
+        if not now.working:  # asleep now: taken to have slept since the last check
             self.slept += min(clock - self.checked_at, TICK)
         self.checked_at = clock
         # the sum may shrink: a child that has ended is counted only once its parent has waited for it
@@ -61,6 +64,7 @@ def _read_process_tree(pid: int) -> _Usage:
         process = pending.pop()
         try:
             with open(f"/proc/{process}/stat", "rb") as file:
+                # after the name in parentheses, which may hold blanks: field 0 is the state
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has ended
             continue

@@ -41,7 +41,8 @@ MAX_AHEAD = 3  # `in_order`: jobs per worker that may be begun before their resu
 MAX_FAILED_STARTS = 3  # after this many workers that never got ready, no more are started
 MIN_WAIT = 0.02  # seconds between two checks, at least
 
-Event = tuple[Process[Job], Job | None, Sent | Ended | None]  # process, its job, message (None: ready for a job)
+# Process, its job, message. (process, None, None): it is ready for a job; (process, None, Ended): it ended without one
+Event = tuple[Process[Job], Job | None, Sent | Ended | None]
 
 
 def available_processors() -> int:
@@ -65,7 +66,7 @@ class _Listener:
         self._interrupted = False
 
     def wait_for_events(self, processes: Sequence[Process[Job]]) -> list[Event[Job]]:
-        """Wait until a process has a message or must be checked, and return the events."""
+        """Wait until a process has a message or must be checked, and return the events (perhaps none)."""
         self.interrupt()
         ready = wait([process.channel for process in processes], _seconds_until_check(processes))
         # Only the main thread can install a handler; elsewhere Ctrl-C does not interrupt the read anyway. Nor is there
@@ -104,7 +105,7 @@ def _read_messages(processes: Sequence[Process[Job]], ready: Sequence[object]) -
 
 
 def _seconds_until_check(processes: Sequence[Process[Any]]) -> float:
-    """Return the seconds until one of these processes must be checked."""
+    """Return the seconds until one of these processes must be checked: from MIN_WAIT to TICK."""
     if any(process.stopping for process in processes):
         return STOP_INTERVAL
     # a process and its descendants may use all processors at once, and so reach the limit that much sooner
@@ -147,12 +148,11 @@ def as_done(
                 yield waiting.popleft(), Ended(Lost("no process gets ready here", begun=False))
                 continue
             for process, job, event in listener.wait_for_events(pool):
-                # (process, job, event): a message or the end of a job, an end without a job, or a request for work
                 if event is not None and job is not None:
                     yield job, event
-                elif event is not None:
+                elif event is not None:  # the process ended before it got a job
                     failed_starts += 1
-                elif waiting:
+                elif waiting:  # here and below, the process asks for a job
                     process.assign(terms.update(waiting.popleft()))  # the job may use results of earlier ones
                 else:
                     process.end()
@@ -181,14 +181,16 @@ def _drop_unneeded(waiting: Iterable[Job], pool: list[Process[Job]], is_needed: 
 def _collect_last_results(
     listener: _Listener, pool: Sequence[Process[Job]]
 ) -> Generator[tuple[Job, Sent | Ended], None, None]:
-    """Stop all processes, and yield what their jobs still return."""
+    """Stop all processes after Ctrl-C, and yield what their jobs still return: intermediate results, and values or
+    errors of jobs that end by themselves.
+    """
     for process in pool:
         process.stop()
     # reading also checks the processes, which kills them when their grace is over
     while working := [process for process in pool if process.running and process.job is not None]:
         for _, job, event in listener.wait_for_events(working):
             if job is None or event is None or (isinstance(event, Ended) and isinstance(event.result, Stopped)):
-                continue  # stopped by Ctrl-C, not at the end of its budget: KeyboardInterrupt follows
+                continue  # no `Ended` for a job that Ctrl-C stopped: the caller raises KeyboardInterrupt
             yield job, event
 
 
@@ -210,7 +212,7 @@ def in_order(
     remaining = iter(jobs)
     started = deque[Process[Job]]()
     listener = _Listener()
-    ended: TimedOut | None = None
+    budget_error: TimedOut | None = None  # from terms.seconds
     jobs_left = True
     try:
         while True:
@@ -226,7 +228,7 @@ def in_order(
                     try:
                         started.append(Process(terms, job))
                     except TimedOut as error:
-                        jobs_left, ended = False, error
+                        jobs_left, budget_error = False, error
             if not started:
                 break
             # results are yielded in order, so wait for the oldest process
@@ -244,8 +246,8 @@ def in_order(
             for other in [p for p in started if not is_needed(p.first_job)]:
                 other.end()
                 started.remove(other)
-        if ended is not None:
-            raise ended
+        if budget_error is not None:
+            raise budget_error
     finally:
         for process in started:
             process.end()
@@ -255,7 +257,7 @@ def in_order(
 def _in_order_here(
     jobs: Iterable[Job], terms: PoolTerms[Job], is_needed: Callable[[Job], bool], on_message: Callable[[Any], None]
 ) -> Generator[tuple[Job, Any], None, None]:
-    """Do the same in this process."""
+    """Do what `in_order` does, with all jobs in this process."""
     for job, event in run_here(jobs, terms, is_needed):
         if isinstance(event, Sent):
             on_message(event.value)
@@ -301,7 +303,7 @@ def run_in_child(
 ) -> Any:
     """Return `function(*args)`, computed in a forked process. Raises its AntiphonError, Stopped or Lost."""
     terms = PoolTerms[int](lambda job, send: function(*args), seconds=lambda job: seconds, memory=memory)
-    ((_, result),) = in_order([0], terms)  # a single job, of which the function needs nothing
+    ((_, result),) = in_order([0], terms)  # a single job; its value, 0, is not used
     if isinstance(result, Stopped | Lost):
         raise result
     return result

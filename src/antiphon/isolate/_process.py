@@ -107,10 +107,10 @@ class Process(Generic[Job]):
     def __init__(self, terms: PoolTerms[Job], *job: Job) -> None:
         self.terms, self.is_worker = terms, not job
         self.ready = not self.is_worker
-        self.running, self.result = True, None  # the result is set by the pool
+        self.running, self.result = True, None  # `in_order` (_pool.py) sets the result
         self.stopping = 0.0  # time.monotonic() of the request to stop, 0 if none
         self._code: int | None = None
-        # CPU seconds; None: unlimited
+        # CPU seconds of the job, or of a worker's start; None: unlimited
         self.limit: float | None = terms.seconds(*job) if job else START_SECONDS
         self.channel, child_channel = Pipe(duplex=True)
         try:
@@ -121,7 +121,7 @@ class Process(Generic[Job]):
         self.meter = Meter(self.pid)
         self.job: Job | None = None
         if job:
-            self.job = self.first_job = job[0]  # the pool still needs it when `job` is over
+            self.job = self.first_job = job[0]  # `job` is None once it has ended; the pool still needs `first_job` then
         elif spawned:
             self._send_message((terms.work, terms.prepare, terms.memory))
 
@@ -159,8 +159,7 @@ class Process(Generic[Job]):
             return self._end_of_lost()
         if kind == SENT:
             return Sent(value)
-        # it has loaded everything: the limit for starting no longer applies
-        if kind == READY:
+        if kind == READY:  # a worker has started, or its job is over; the limit for starting no longer applies
             self.ready, self.limit = True, None
             return None
         assert kind == ENDED
@@ -179,8 +178,7 @@ class Process(Generic[Job]):
         if self.stopping:
             return self._insist_on_end()
         if self.limit is not None and self.meter.exceeds(self.limit):
-            # the limit for starting, not that of a job
-            if not self.ready:
+            if not self.ready:  # a worker that has not started
                 return self._end_with(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
             if not self.terms.grace:
                 return self._end_with(stopped_error(self.limit))
@@ -196,8 +194,8 @@ class Process(Generic[Job]):
         self.stopping = self.stopping or time.monotonic()
 
     def _insist_on_end(self) -> Ended | None:
-        """Send SIGTERM again, and kill the process once its grace is over."""
-        # repeated, since the first may have arrived before the child had installed its handler
+        """Send SIGTERM, and kill the process once its grace is over."""
+        # at each check again, since the first may have arrived before the child had installed its handler
         with suppress(OSError):
             os.kill(self.pid, signal.SIGTERM)
         late = time.monotonic() - self.stopping >= self.terms.grace
@@ -231,13 +229,15 @@ class Process(Generic[Job]):
         self.channel.close()
 
     def _wait_for_exit(self, options: int) -> int | None:
-        """Return the exit code (negative: a signal), or None if it still runs. `options`: those of waitpid."""
+        """Return the exit code (negative: a signal), or None if the process still runs. `options`: 0 waits for its end,
+        os.WNOHANG does not wait.
+        """
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:  # other code of this process has waited for it
+            except ChildProcessError:  # other code of this process has waited for it, so its status is lost
                 pid, status = self.pid, 0
-            if pid:
+            if pid:  # 0: it still runs
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code
 
@@ -263,11 +263,11 @@ def stopped_error(seconds: float | None) -> Stopped:
     return Stopped("stopped" if seconds is None else f"stopped after {seconds:.3g} s of CPU time")
 
 
-def result_of(how: str, value: Any) -> Any:
-    """Return the result in an ENDED message: a value or an AntiphonError, else Lost. `how`: RETURNED, RAISED, ..."""
-    if how in (RETURNED, RAISED):
+def result_of(outcome: str, value: Any) -> Any:
+    """Return the result of a job (`Ended.result`) for the contents of an ENDED message (_child.py)."""
+    if outcome in (RETURNED, RAISED):
         return value
-    return (Starved if how == STARVED else Lost)(value, died=False)
+    return (Starved if outcome == STARVED else Lost)(value, died=False)
 
 
 def describe_exit(code: int | None) -> str:

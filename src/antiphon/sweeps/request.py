@@ -69,7 +69,8 @@ class PriceList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def price_of(self, machine: Topology) -> float:
         """Return the sum over ranks, switches and links; kinds of links that are not listed cost nothing."""
-        counts = Counter(machine.types[kind].kind for kind in machine.link_type.tolist())
+        counts = Counter(machine.types[number].kind for number in machine.link_type.tolist())
+        # a link of the topology is one direction: both directions of a cable together have its price
         links = sum(self.links.get(kind, 0.0) * count / 2 for kind, count in sorted(counts.items()))
         return machine.ranks * self.rank + machine.switches * self.switch + links
 
@@ -91,7 +92,7 @@ class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One machine and one collective, at all sizes. `refused`: why there is nothing to plan."""
+    """One machine and one collective, at all sizes. `refused`: why there is nothing to plan, "" if there is."""
 
     machine: str
     collective: str
@@ -157,7 +158,9 @@ def sweep_request(file: SweepFile) -> SweepRequest:
 
 
 def _specs(entries: list[MachineEntry]) -> Iterator[tuple[str, MachineEntry]]:
-    """Yield the machines by name, every combination of the options that vary."""
+    """Yield the specs of all machines ("cluster:box=hgx-h100,boxes=2"), one for every combination of the options that
+    vary, each with its entry of the file.
+    """
     total = 0
     for entry in entries:
         combinations = 1
@@ -168,9 +171,9 @@ def _specs(entries: list[MachineEntry]) -> Iterator[tuple[str, MachineEntry]]:
         total += combinations
         if total > MAX_MACHINES:
             raise Invalid(f"machines: more than {MAX_MACHINES}; split the sweep")
-        for chosen in itertools.product(*entry.vary.values()):
+        for option_values in itertools.product(*entry.vary.values()):
             spec = entry.topology
-            for key, value in zip(entry.vary, chosen, strict=True):
+            for key, value in zip(entry.vary, option_values, strict=True):
                 spec = replace_option(spec, key, value)
             yield spec, entry
 
@@ -187,7 +190,10 @@ def _cell(
     spec: str, kind: str, machine: Topology | None, why: str, sizes: tuple[int, ...], model: str,
     profile: Profile | None, search: Mapping[str, Any],
 ) -> Cell:  # fmt: skip
-    """Return the cell of a machine and a collective; `why`: the reason if there is no machine."""
+    """Return the cell of a machine and a collective.
+
+    `kind`: the collective as in the file, "allreduce" or "broadcast:root=2". `why`: the reason if there is no machine.
+    """
     if machine is None:
         return Cell(spec, kind, question=None, refused=why)
     name, _, tail = kind.partition(":root=")

@@ -53,7 +53,7 @@ class SweepResult(Explorable):
     """The table of a sweep: the figures of every cell, in the order of its file."""
 
     request: SweepRequest
-    answers: tuple[tuple[SizeFigures, ...] | str, ...]  # by cell: its figures, a row per size, or why it has none
+    answers: tuple[tuple[SizeFigures, ...] | str, ...]  # by cell: its figures, a row per size, or why it has no plan
     planned: int  # questions that this run planned; the others were in the store, or refused
     complete: bool = True  # False: interrupted
 
@@ -63,7 +63,10 @@ class SweepResult(Explorable):
         return f"SweepResult({len(self.request.ranks)} machines, {len(self.answers)} cells{remark})"
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dictionary per machine, collective and size. `gap`: `seconds` over the lower bound."""
+        """Yield a dictionary per machine, collective and size: COLUMNS, a price per price list, and `refused`.
+
+        `gap`: `seconds` over the lower bound. A cell without a plan has one row, with the reason as `refused`.
+        """
         for cell, answer in zip(self.request.cells, self.answers, strict=True):
             prices = {name: by_machine[cell.machine] for name, by_machine in self.request.prices.items()}
             cell_columns = {
@@ -97,7 +100,7 @@ class SweepResult(Explorable):
         best: Mapping[tuple[str, int], float],
     ) -> MachineResult:
         """Summarize the answers of a machine. `best`: seconds on the fastest machine, by collective and size."""
-        logs, gaps, refused = [], [], ""
+        logs, gaps, refused = [], [], ""  # logs: of the time over that of the fastest machine, for the geometric mean
         for cell, answer in answers:
             if isinstance(answer, str):
                 refused = refused or answer
@@ -227,7 +230,8 @@ def run_sweep(
     for i, cell in enumerate(request.cells):
         if cell.question is not None:
             cells_of.setdefault(cell.question.address, []).append(i)
-    jobs: dict[int, tuple[Question, float]] = {}  # by its first cell the question to plan, and the budget in seconds
+    # Questions to plan, each under the number of its first cell, with the budget in CPU seconds
+    jobs: dict[int, tuple[Question, float]] = {}
     for cells in cells_of.values():
         question = _question(request, cells[0])
         stored = _look_up(store, question)

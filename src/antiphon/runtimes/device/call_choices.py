@@ -1,6 +1,7 @@
 """Choose how to make a call on a device: the tables, one kernel or step by step, and the number of thread blocks.
 
-A stream is a sequence of steps of the plan at a rank; one or more thread blocks execute it, its lanes.
+A stream is a sequence of steps of the plan at a rank; one or more thread blocks execute it: its lanes. A rank's slice
+of the data may be sent in several rounds, one after another.
 
 As SCCL finds its block counts by a loop at install time (section 4), every choice is timed on the machine itself, once
 for a plan and a size. Concurrent computation cannot use the thread blocks of a call. So among the choices that are
@@ -16,34 +17,39 @@ from typing import NamedTuple
 
 from antiphon.lower.device.packets import PACKED
 
-SLACK = 1.03  # a choice counts as about as fast as the best up to this many times its seconds, as times vary
+SLACK = 1.03  # a choice counts as about as fast as the best up to this factor on the best's seconds, as times vary
 TRIES = 5  # calls timed after one warm-up; the median counts
-ROUNDS = (1, 4, 16)  # numbers of rounds that are tried: more let a long message be on several links at once
-SMALL = 2**16  # bytes per thread block, below which more rounds do not pay off
+ROUNDS = (1, 4, 16)  # numbers of rounds that are tried: with more, a long message is on several links at once
+SMALL = 2**16  # bytes per lane, below which more than one round does not pay off
 
 
 class CallChoice(NamedTuple):
     """How to make a call."""
 
-    way: str = "kernel"  # one of group.WAYS
+    way: str = "kernel"  # one of group.WAYS: kernel, steps, copies, staged
     lanes: int = 1  # thread blocks of each stream
     rounds: int = 1  # slices of each thread block, one after another
     tables: str = "plain"  # one of TABLES
 
 
-# How data travels: followed by signals; as packets with flags in the data; with signals, into an output that is filled
-# in the order of arrival and permuted at the end; read by the receiver instead of written by the sender. Values:
-# arguments of lower.device.table.tables.
-TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}, "pull": {"pull": True}}
+# How data travels. Values: arguments of lower.device.table.tables.
+TABLES = {
+    "plain": {},  # written by the sender, followed by signals
+    "packets": {"packets": True},  # as packets with flags in the data
+    "arrival": {"arrival": True},  # as plain, but the output is filled in the order of arrival and permuted at the end
+    "pull": {"pull": True},  # read by the receiver instead of written by the sender
+}
 
 
 def list_choices(
     streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain", way: str = ""
 ) -> Iterator[CallChoice]:
-    """Yield the choices to try for these tables, with at most `blocks` thread blocks.
+    """Yield the choices to try for these tables, with at most `blocks` thread blocks per rank.
 
-    `streams`: streams of the plan at a rank. `sliced`: whether its data may be divided among lanes and rounds.
-    `nbytes`: of the call. `way`: try only this one; "": all.
+    `streams`: streams of the plan at a rank. `sliced`: whether the data of one kernel may be divided among lanes and
+    rounds. `nbytes`: of the call. `way`: try only this one; "": kernel, steps and copies.
+
+    Two streams in eight blocks: 1, 2 or 4 lanes by one kernel, the same step by step, then copies.
 
     >>> [choice.lanes for choice in list_choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
@@ -52,6 +58,7 @@ def list_choices(
     >>> list(list_choices(4, 8, True, 2**20, "pull", "copies"))
     [CallChoice(way='copies', lanes=1, rounds=1, tables='pull')]
     """
+    # the powers of two with lanes * streams <= blocks, at least 1
     lane_counts = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
     if tables == "packets":  # only one kernel can send packets, for calls of at most PACKED bytes, in one round
         yield from (
@@ -90,7 +97,7 @@ def time_choices(
 
 
 def pareto_frontier(measured: Sequence[tuple[CallChoice, float]]) -> list[tuple[CallChoice, float]]:
-    """Return the choices that are faster than all others with as few lanes, from few to many lanes.
+    """Return the choices that are faster than all others with as many lanes or fewer, from few to many lanes.
 
     >>> one, two, four = CallChoice(lanes=1), CallChoice(lanes=2), CallChoice(lanes=4)
     >>> [choice.lanes for choice, _ in pareto_frontier([(four, 3.0), (one, 9.0), (two, 3.0)])]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from antiphon.runtimes.engine.build import library
 
-_FUNCTIONS = {  # the type of the result, then those of the arguments
+_FUNCTIONS = {  # by name: the type of the result (None: void), then those of the arguments
     "ad_why": (c_char_p,),
     "ad_rank_new": (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32),
     "ad_rank_free": (None, c_void_p),
@@ -83,9 +83,9 @@ class Device:
         return (self.call.ad_why() or b"").decode(errors="replace")
 
 
-device = cache(Device)  # one per path: a library that is loaded twice would have two sets of ranks and memory
+device = cache(Device)  # Device(path), one per path: a library loaded twice would have two sets of ranks and memory
 
 
 def threads(compiler: str = "") -> Device:
-    """Return the device of the kernel on threads of the processor; `compiler`: "": the default (build.py)."""
+    """Return the device that runs the kernel on processor threads. `compiler`: "" is the default (build.py)."""
     return device(library("device", compiler))

@@ -9,7 +9,7 @@ A table (lower/device) lists the operations of a rank for any size; `DevicePlan`
 A call binds the tables to `unit` (elements per weight 1 of a block) and to buffer addresses, launches one cooperative
 kernel per device and waits for its stream. Calls are numbered, and signals carry the number, so that no signal is ever
 reset. `Captured` is such a call recorded as a CUDA graph. With ranks in several processes, handles to memory travel by
-`tell`, an allgather of bytes. `device.call` is the C library (device.h).
+`tell`, an allgather of bytes. `device.call` is the C library: device.h says what its functions ad_... do.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from antiphon.runtimes.device.memory import Array, Memory, Tell
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 
-def handles_of(ranks: Mapping[int, int]) -> ctypes.Array[c_void_p]:
-    """Return handles of ranks, in order, as an array for device.h."""
-    return (c_void_p * len(ranks))(*ranks.values())
+def handles_of(rank_handles: Mapping[int, int]) -> ctypes.Array[c_void_p]:
+    """Return the handles (the values) in their order as an array for device.h."""
+    return (c_void_p * len(rank_handles))(*rank_handles.values())
 
 
 def kernel_type(dtype: np.dtype[Any]) -> int:
@@ -43,9 +43,11 @@ def kernel_type(dtype: np.dtype[Any]) -> int:
 
 
 class DevicePlan:
-    """The tables of a group, loaded on the device for the ranks of this process. `ranks`: their handles (ad_rank_new).
+    """The tables of a group, loaded on the device for the ranks of this process.
 
-    `streams`: the most of any rank; `sliced`: whether all ranks may cut a call into slices (`Table.sliced`)."""
+    `ranks`: by rank its handle (ad_rank_new), the dictionary of the group itself. `tables`: of all ranks. `handles`: by
+    rank the handle of its loaded table. `streams`: the most of any rank. `sliced`: whether all ranks may cut a call
+    into slices (`Table.sliced`)."""
 
     def __init__(self, device: Device, ranks: Mapping[int, int], tables: Sequence[Table]) -> None:
         self._device, self.ranks = device, ranks
@@ -61,7 +63,7 @@ class DevicePlan:
         self.handle_array = handles_of(self.handles)
 
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
-        """Return whether its packets fit into the boxes (memory for incoming packets) of these ranks."""
+        """Return whether the plan's packets fit into the boxes (memory for incoming packets) of these ranks."""
         # a call has half a box: calls of odd and even numbers alternate
         library, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
         return all(
@@ -77,11 +79,11 @@ class DevicePlan:
             self._device.call.ad_plan_free(handle)
 
 
-CALLS = 2**36  # call numbers wrap around at this
+CALLS = 2**36  # call numbers wrap around at this: a signal has 64 - 28 bits for them
 _CALL_SHIFT = 28  # CALL_BITS of signals.h: bits of a signal below the call number
-_PLACES, _LENGTHS = np.dtype(np.uintp), np.dtype(np.int64)  # types of the arrays `where` and `lengths` of calls
+_ADDRESS_TYPE, _LENGTH_TYPE = np.dtype(np.uintp), np.dtype(np.int64)  # of the arrays `where` and `lengths` of calls
 _STOPPED = 2  # result of ad_graph_counted
-ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
+_NOT_SLICED = "this table uses scratch again for other data: it runs in one lane and one round"
 # How a call is made: by one kernel; or by the host, with a kernel for each step, or with copies for puts (writes to
 # other ranks), or with copies through host memory.
 WAYS = ("kernel", "steps", "copies", "staged")
@@ -90,9 +92,9 @@ WAYS = ("kernel", "steps", "copies", "staged")
 class Group(Memory):
     """Ranks with `blocks` thread blocks of `threads` threads each. `call`: the number of the first call.
 
-    If ranks are in several processes: `own_ranks`: those of this process; `tell` (kept as `_allgather`): sends a
-    message and returns those of all processes in any order (like mpi4py's allgather). All processes make the same calls
-    of a group in one order.
+    If the ranks are in several processes, `own_ranks` are those of this process (None: all), and `tell` (kept as
+    `_allgather`) sends a message and returns those of all processes in any order (like mpi4py's allgather). All
+    processes make the same calls of a group in one order.
     """
 
     def __init__(
@@ -100,8 +102,8 @@ class Group(Memory):
         own_ranks: Sequence[int] | None = None, tell: Tell | None = None,
     ) -> None:  # fmt: skip
         super().__init__(device, ranks, own_ranks, tell)
-        self.blocks, self.threads, self.number = blocks, threads, call
-        self._boxes = False
+        self.blocks, self.threads, self.number = blocks, threads, call  # number: that of the next call
+        self._has_boxes = False
         for rank in self.own_ranks:
             handle = device.call.ad_rank_new(rank, ranks, blocks, threads)
             if not handle:
@@ -117,12 +119,12 @@ class Group(Memory):
                 device.call.ad_rank_signals(handle, rank, signals)
 
     def plan(self, tables: Sequence[Table]) -> DevicePlan:
-        """Load tables, in all processes: the first plan with packets allocates boxes that all ranks access."""
+        """Load tables. All processes do this together, as the first plan with packets allocates boxes for all ranks."""
         if len(tables) != self.ranks:
             raise Invalid(f"tables of {len(tables)} ranks, for {self.ranks}")
         # all processes load the same plans, so all get here together
-        if any(table.packets for table in tables) and not self._boxes:
-            self._boxes = True
+        if any(table.packets for table in tables) and not self._has_boxes:
+            self._has_boxes = True
             empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
             for rank, box in enumerate(self.everywhere(dict.fromkeys(self.own_ranks, empty))):
                 for handle in self.handles.values():
@@ -133,15 +135,17 @@ class Group(Memory):
         self, plan: DevicePlan, unit: int, inputs: Sequence[Array] | None, outputs: Sequence[Array], op: str = "sum", *,
         lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel", joined: bool = False,
     ) -> None:  # fmt: skip
-        """Make a call of all ranks, in this process, on copies of these arrays; without inputs it is in place.
+        """Make a call of a group whose ranks are all in this process. Without `inputs` it is in place.
 
-        `lanes`, `rounds`: slices made by thread blocks in parallel, and one after another. TimedOut after `timeout`
-        seconds (0: no limit). `way`: of WAYS. `joined`: use memory with a multicast address."""
+        `inputs`, `outputs`: an array per rank, copied to the device and back. The data are cut into `lanes` slices
+        for thread blocks in parallel, times `rounds` one after another. TimedOut after `timeout` seconds (0: no limit).
+        `way`: one of WAYS. `joined`: use memory with a multicast address."""
         dtype = outputs[0].dtype
         try:
             scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
         except (MemoryError, ValueError):
             raise Unsupported(f"there is no memory for its scratch where a unit has {unit} elements") from None
+        # addresses and elements by [rank, buffer], as for `go`
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
         with self.for_a_while():  # memory that is allocated within is freed at the end
             for buffer, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
@@ -160,8 +164,8 @@ class Group(Memory):
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, rounds: int = 1, timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """Make a call of the ranks of this process. `where`, `lengths`: addresses and elements by [rank, buffer], for
-        all ranks and the buffers INPUT, OUTPUT and SCRATCH."""
+        """Make a call of the ranks of this process, and wait for its end. `where`, `lengths`: addresses (valid in this
+        process) and elements by [rank, buffer], for the buffers INPUT, OUTPUT and SCRATCH of all ranks of the group."""
         places = self._check_call(plan, where, lengths, lanes * rounds)
         # signals encode the number modulo CALLS
         number, self.number = self.number % CALLS, self.number + 1
@@ -169,21 +173,21 @@ class Group(Memory):
             len(self.handles), self._handle_array, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op],
             lanes, rounds, *places,
         )  # fmt: skip
-        if code:
+        if code:  # the number, from 1, of a rank of this process that cannot make the call
             raise Invalid(f"rank {list(self.handles)[code - 1]}: {self.device.why()}")
         self._await_ranks(timeout)
 
     def _check_call(
         self, plan: DevicePlan, where: NDArray[np.uintp], lengths: NDArray[np.int64], slices: int = 1
     ) -> tuple[int, int]:  # fmt: skip
-        """Return the addresses of both arrays for C. Refuse plans of other groups, and unsupported slices."""
+        """Return the addresses of `where` and `lengths` for C. Refuse plans of other groups, and unsupported slices."""
         if plan.ranks is not self.handles:
             raise Invalid("this plan is one of another group")
-        for array, kind in ((where, _PLACES), (lengths, _LENGTHS)):
+        for array, kind in ((where, _ADDRESS_TYPE), (lengths, _LENGTH_TYPE)):
             if array.shape != (self.ranks, 3) or array.dtype != kind or not array.flags.c_contiguous:
                 raise Invalid(f"{self.ranks} ranks have 3 places and 3 lengths each, as uintp and int64")
         if not plan.sliced and slices > 1:
-            raise Unsupported(ONCE)
+            raise Unsupported(_NOT_SLICED)
         return where.ctypes.data, lengths.ctypes.data
 
     def _await_ranks(self, timeout: float) -> None:
@@ -257,7 +261,7 @@ class Captured:
     """A captured call of the ranks of this process, with its memory. Valid until it or the group is closed."""
 
     def __init__(self, group: Group, plan: DevicePlan, handle: int) -> None:
-        self._group, self._plan, self._handle = group, plan, handle  # keeps the tables alive
+        self._group, self._plan, self._handle = group, plan, handle  # _plan: keeps the tables alive
 
     def replay(self, timeout: float = 0.0) -> None:
         """Make the captured call as the next call of the group."""
@@ -268,13 +272,13 @@ class Captured:
         group._await_ranks(timeout)
 
     def count(self) -> None:
-        """Have the device count calls on the application's streams from now on."""
+        """Have the device number the calls on the application's streams from now on, from the group's next number."""
         group = self._group
         if group.device.call.ad_graph_count(self._handle, group.number % CALLS):
             raise Invalid(group.device.why())
 
     def ask(self, streams: Mapping[int, int]) -> None:
-        """Enqueue the call on the application's streams (as cudaStream_t), one for each rank of this process.
+        """Enqueue the call on the application's streams: by rank of this process a cudaStream_t.
 
         Ranks on one device use the stream of the first. It only launches kernels and waits for nothing: so an
         application may capture it in its own graph and replay that. Between `count` and `counted` the group makes no
@@ -298,7 +302,7 @@ class Captured:
         return calls
 
     def stop(self) -> None:
-        """End hanging calls on the application's streams, and those after them, until the next `count`. By any thread.
+        """End hanging calls on the application's streams, and those after them, until the next `count`. Any thread may.
 
         Their outputs are incomplete. On a GPU all other kernels of this package end, too."""
         self._group.device.call.ad_graph_stop(self._handle)

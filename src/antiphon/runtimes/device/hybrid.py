@@ -48,14 +48,14 @@ def time_by_clock(work: Callable[[], None]) -> float:
 
 
 class SideTime(NamedTuple):
-    """The time of one plan: n elements take `delay` + n / `rate` seconds."""
+    """The time of one plan: n elements take `delay` (seconds) + n / `rate` (elements per second)."""
 
     delay: float
     rate: float
 
     @classmethod
     def through(cls, count: int, seconds: float, half_seconds: float) -> SideTime:
-        """Fit the seconds of `count` elements and those of half of them.
+        """Return the line through the seconds of `count` elements and those of half of them.
 
         >>> SideTime.through(100, 3.0, 2.0)
         SideTime(delay=1.0, rate=50.0)
@@ -67,24 +67,25 @@ class SideTime(NamedTuple):
 
 
 class Hybrid:
-    """Calls of one size. The first calls use the fast plan, then the slow one, whole and in two halves.
+    """Calls of one size. The first calls measure: by the fast plan, then by the slow one, whole and in two halves.
 
     Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower. `fast`,
-    `slow`: make a call by one of the plans; `count`: elements.
+    `slow`: make a call by one of the plans; `count`: elements of every call.
     """
 
     def __init__(self, fast: Work, slow: Work, count: int, timer: Timer = time_by_clock) -> None:
         self.fast, self.slow, self.count, self.timer = fast, slow, count, timer
         self.share = 0  # elements of the slow plan, the last ones; 0: not measured, or the fast plan alone is faster
         self.side_times: tuple[SideTime, SideTime] | None = None  # of the fast and the slow plan
-        self._beside = ThreadPoolExecutor(1)  # the host thread of the slow plan
+        self._slow_thread = ThreadPoolExecutor(1)  # the host thread of the slow plan
         self._measurement: Iterator[None] | None = self._measure_shares()  # None: it is complete
 
     def call(self) -> None:
         """Make a call: as one of the measurements while there are any left, then with the split that they decided."""
         if self._measurement is None:
             self._run_both()
-        elif next(self._measurement, self) is self:  # `self`: nothing was left to measure, so no call was made
+        # next() makes a call and returns None; after the last measurement it makes none and returns its default, self
+        elif next(self._measurement, self) is self:
             self._measurement = None
             self._run_both()
 
@@ -102,13 +103,13 @@ class Hybrid:
         return self._measurement is None
 
     def close(self) -> None:
-        self._beside.shutdown()
+        self._slow_thread.shutdown()
 
     def _measure_shares(self) -> Iterator[None]:
-        """Measure, one call up to each `yield`; then set `side_times` and `share`."""
+        """Make a call of `count` elements up to each `yield`, and set `side_times` and `share` by their times."""
         count, half = self.count, self.count // 2
-        # 1. Time both plans at full and at half size: a line (delay time, rate) for each.
-        side_times, fast_alone = list[SideTime](), 0.0  # the latter: seconds of the fast plan, timed first
+        # 1. Time both plans at full and at half size: a line (delay, rate) for each.
+        side_times, fast_alone = list[SideTime](), 0.0  # fast_alone: seconds of a whole call by the fast plan
         for work in (self.fast, self.slow):
             full_times, half_times = list[float](), list[float]()
             for _ in range(TRIES):
@@ -119,7 +120,7 @@ class Hybrid:
                 work(half, count - half)  # the other half, as the call must be complete
                 yield
             side_times.append(SideTime.through(count, statistics.median(full_times), statistics.median(half_times)))
-            fast_alone = fast_alone or statistics.median(full_times)
+            fast_alone = fast_alone or statistics.median(full_times)  # set in the first iteration, for self.fast
         self.side_times = fast, slow = side_times[0], side_times[1]
         # 2. Split such that both sides end at the same time (Blink, equation 8).
         slow_share = split_by_rate(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
@@ -139,11 +140,11 @@ class Hybrid:
             self.fast(0, fast_count)
             return
         # the slow plan is driven by its own host thread
-        beside = self._beside.submit(self.slow, fast_count, self.share)
+        slow_call = self._slow_thread.submit(self.slow, fast_count, self.share)
         try:
             self.fast(0, fast_count)
         finally:
-            beside.result()
+            slow_call.result()
 
 
 def idle_links(schedule: Schedule, topology: Topology) -> Topology:
@@ -185,8 +186,9 @@ def work_of(
 ) -> Work:  # fmt: skip
     """Return a function (first, count) that runs the plan on that range of elements; each plan has a group of its own.
 
-    `addresses`, `lengths` (in elements): by [rank, buffer], as for Group.go. `how`: other arguments of Group.go, or of
-    Group.go_by_host with a `way` other than "kernel". Unsupported for collectives of several blocks."""
+    `kind`: of the collective. `addresses`, `lengths` (in elements): by [rank, buffer], as for Group.go. `how`: other
+    arguments of Group.go, or of Group.go_by_host with a `way` other than "kernel". Unsupported for collectives of
+    several blocks."""
     if kind not in ONE_BLOCK:
         raise Unsupported(f"two plans share the data of {', '.join(ONE_BLOCK)} alone, not of {kind}")
     by_host = how.get("way", "kernel") != "kernel"

@@ -2,9 +2,9 @@
 
 `Memory` is the base of `Group`. If all ranks are in this process, any address can be used by all of them. Otherwise a
 process exports its memory as a token (an IPC handle), all processes exchange tokens by `tell` (an allgather), and each
-maps the memory of the others. Memory with a multicast address (here: a joint, its memory is joined) is one allocation
-of all ranks that a switch can multicast to and reduce from; it is made in steps; after each, all processes give up if
-one failed.
+maps the memory of the others. A joint is memory of all ranks with one multicast address, by which a switch writes to
+all and reduces from all; here such memory is called joined. Several processes make it in steps, and after each step all
+of them give up if one has failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from antiphon.runtimes.device.functions import Device
 
 Array = NDArray[Any]
 Tell = Callable[[bytes], Sequence[bytes]]  # an allgather of a message per process
-_RANK, _TOKEN = 8, 64  # bytes of a rank's number and of a handle to memory (TOKEN in device.h), as messages hold them
+# A message holds for each rank of its sender the rank's number and a handle to memory: bytes of these (device.h: TOKEN)
+_RANK, _TOKEN = 8, 64
 _OTHER_FAILED = "another process has no such memory that all reach"
 
 
@@ -30,8 +31,9 @@ class Memory:
     """Memory that a group allocates on its device and frees.
 
     `own_ranks`: the ranks of this process (None: all, and `tell` is not needed). `handles`: the native library's handle
-    of each of them, which `Group` fills in. Addresses: `_joined`, one of each joint, by which it is freed; `_memory`
-    (with the handle) of all other; `_reached` of other processes' memory, mapped here."""
+    of each of them, which `Group` fills in. To be freed: `_joined` has the address of rank 0's memory of each joint,
+    `_memory` (rank handle, address) of all other memory, `_reached` addresses of other processes' memory, mapped here.
+    """
 
     def __init__(self, device: Device, ranks: int, own_ranks: Sequence[int] | None, tell: Tell | None) -> None:
         self.device, self.ranks = device, ranks
@@ -45,7 +47,7 @@ class Memory:
             raise Invalid("ranks that are not in this process need `tell` to be reached")
 
     def everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Return addresses, valid in this process, of new memory of every rank; that of own ranks has these values."""
+        """Return by rank the address, valid in this process, of new memory. `values`: its contents, for own ranks."""
         if self._allgather is None:
             return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
         own_addresses, message = dict[int, int](), b""
@@ -57,14 +59,14 @@ class Memory:
         return self._map_remote(own_addresses, self._allgather(message))
 
     def _map_remote(self, rank_addresses: dict[int, int], messages: Sequence[bytes]) -> list[int]:
-        """Return an address per rank: those of `rank_addresses`, and those of other processes' memory, mapped here.
+        """Return an address per rank: `rank_addresses` (own ranks), and those of other processes' memory, mapped here.
 
-        `messages`: of each process, the number of each of its ranks followed by the token of its memory.
+        `messages`: a message of each process, with the number of each of its ranks and the token of that rank's memory.
         """
         for rank, token in _split_tokens(messages):
             if rank in rank_addresses:
                 continue
-            memory = self.device.call.ad_memory_reached(self._any, token)
+            memory = self.device.call.ad_memory_reached(self._any_handle, token)
             if not memory:
                 raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
             self._reached.append(int(memory))
@@ -74,12 +76,14 @@ class Memory:
         return [rank_addresses[rank] for rank in range(self.ranks)]
 
     @property
-    def _any(self) -> int:
+    def _any_handle(self) -> int:
         """The handle of some rank of this process, for functions that need a device."""
         return self.handles[self.own_ranks[0]]
 
     def memory(self, rank: int, values: Array) -> int:
-        """Return the address of new memory of a rank with these values, until the group is closed or it is freed."""
+        """Return the address of new memory of a rank with these values. It is freed at the end of the `for_a_while`
+        block around the call, or when the group is closed.
+        """
         return self._note_memory(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
 
     def _note_memory(self, rank: int, address: int | None, values: Array) -> int:
@@ -91,9 +95,10 @@ class Memory:
         return int(address)
 
     def joined(self, values: Sequence[Array] | Mapping[int, Array]) -> list[int]:
-        """Return addresses of new memory of all ranks that switches can reduce and multicast.
+        """Return by rank the address of new memory that switches can reduce from and multicast to.
 
-        Unsupported without such switches. With several processes, each passes the values of its own ranks."""
+        `values`: the contents by rank; with several processes, each passes those of its own ranks. Unsupported without
+        such switches."""
         if self._allgather is not None:
             own_values = {rank: values[rank] for rank in self.own_ranks}
             try:
@@ -113,7 +118,7 @@ class Memory:
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
         """Allocate in steps (device.h): rank 0's process makes a joint, all enter it, add their memory, map that of the
-        others, and list all addresses. An exchange after each step has all give up if one failed."""
+        others, and map the multicast address. After each step an exchange makes all give up if one failed."""
         call = self.device.call
         sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
@@ -131,7 +136,7 @@ class Memory:
         messages = self._exchange_checked(own_tokens if all(address_of_rank.values()) else None)
         for rank, other_token in _split_tokens(messages):
             if rank not in address_of_rank:
-                address_of_rank[rank] = int(call.ad_joint_reached(self._any, other_token) or 0)
+                address_of_rank[rank] = int(call.ad_joint_reached(self._any_handle, other_token) or 0)
         succeeded = all(address_of_rank.values())
         all_addresses = [address_of_rank[rank] for rank in range(self.ranks)]
         self._exchange_checked(b"" if succeeded else None)
@@ -144,9 +149,9 @@ class Memory:
         return all_addresses
 
     def _exchange_checked(self, data: bytes | None) -> list[bytes]:
-        """Return the messages of all processes; Unsupported if one of them failed (None)."""
+        """Return the data of all processes; Unsupported if one of them failed. `data`: None if this one did."""
         assert self._allgather is not None
-        # an empty message: failed; "+": a message without data is not empty
+        # an empty message means that its sender failed; any other begins with "+", so that it is not empty without data
         messages = self._allgather(b"" if data is None else b"+" + data)
         if not all(messages):
             raise Unsupported(self.device.why() if data is None else _OTHER_FAILED)
@@ -163,7 +168,7 @@ class Memory:
             raise Unsupported(self.device.why())
 
     def copy(self, rank: int, to: int, memory: int, nbytes: int) -> None:
-        """Copy by the device within the memory of a rank, and wait for it: measurements compare calls with that."""
+        """Copy within the memory of a rank by the device, and wait for it. Measurements compare calls with this."""
         if self.device.call.ad_copy(self.handles[rank], to, memory, nbytes):
             raise Unsupported(self.device.why())
 
@@ -177,22 +182,22 @@ class Memory:
             self._free_down_to(memory_count, joint_count)
 
     def _free_down_to(self, memory_count: int = 0, joint_count: int = 0) -> None:
-        """Free the latest memory, until this many pieces and joints are left."""
+        """Free the latest memory until only the first `memory_count` pieces and `joint_count` joints are left."""
         while len(self._joined) > joint_count:
-            self.device.call.ad_joint_free(self._any, self._joined.pop())
+            self.device.call.ad_joint_free(self._any_handle, self._joined.pop())
         while len(self._memory) > memory_count:
             self.device.call.ad_memory_free(*self._memory.pop())
 
     def _free_all(self) -> None:
         """Free everything, as `Group` does when it is closed."""
         while self._reached:
-            self.device.call.ad_memory_left(self._any, self._reached.pop())
+            self.device.call.ad_memory_left(self._any_handle, self._reached.pop())
         self._free_down_to()
 
 
 def _split_tokens(messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the ranks in these messages, each with the handle to its memory."""
+    """Yield the ranks in these messages, each with the token of its memory."""
     for data in messages:
         for at in range(0, len(data), _RANK + _TOKEN):
-            token = at + _RANK
-            yield int.from_bytes(data[at:token], "little"), data[token : token + _TOKEN]
+            token_at = at + _RANK
+            yield int.from_bytes(data[at:token_at], "little"), data[token_at : token_at + _TOKEN]

@@ -4,7 +4,7 @@ and the offline replay share one policy.
     learner = Learner(engine.library, programs=3)   # the library's own collective (0), the table's plan (1), another
     for every call:
         if (own := learner.report()) is not None:   # at the same calls at all processes
-            learner.update(maximum of own over all processes)
+            learner.update(the maximum over all processes of each number of own)
         candidate = learner.begin()
         learner.end(seconds that the call took by this candidate, here)
 """
@@ -23,7 +23,7 @@ from antiphon.runtimes.engine.functions import Functions, TransportFailed
 # As in native/learn.h.
 MAX_PROGRAMS = 6
 PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned number; 4: as planned
-_ARMS = MAX_PROGRAMS + 2  # candidates at once: programs, and the current one with fewer and with more slices
+_ARMS = MAX_PROGRAMS + 2  # candidates at once: programs, and the chosen one with fewer and with more slices
 _CHOICES = 16  # outcomes of searches that are kept
 # Numbers that the processes exchange: a time per candidate, that of the exchange, and a digest of the choice with both
 # signs, whose maxima are opposite only if all digests are equal.
@@ -82,8 +82,8 @@ class _Arm(Structure):
 class Learner:
     """One process's part in choosing among candidates for calls of one kind and size.
 
-    `first`: the program that serves them without learning; `library`: whether program 0 exists; `sliced`: whether other
-    numbers of slices are candidates."""
+    `programs`: their number, with the library's, program 0. `first`: the program that serves the calls without
+    learning. `library`: whether program 0 may be chosen. `sliced`: whether other numbers of slices are candidates."""
 
     def __init__(
         self, functions: Functions, programs: int, first: int = 1, library: bool = True, sliced: bool = True
@@ -95,10 +95,12 @@ class Learner:
         self._own, self._candidate, self._aligns = np.zeros(_NUMBERS), _Candidate(), c_int()
         self._own_address = self._own.ctypes.data
         self._time: Any = None  # a pointer to the place from which the engine reads the time of the call under way
-        self.candidate = CallCandidate(first)  # of the last call
+        self.candidate = CallCandidate(first)  # of the last call; `first` before any
 
     def report(self) -> NDArray[np.float64] | None:
-        """Return numbers whose maximum over all processes `update` needs before this call; None for most calls."""
+        """Return numbers; their maxima over all processes must be passed to `update` before this call. None for most
+        calls, at all processes alike.
+        """
         return self._own if self._functions.ap_learner_report(self._handle, self._own_address) else None
 
     def update(self, agreed: NDArray[np.float64], seconds: float = 0.0) -> None:

@@ -101,7 +101,10 @@ class Engine:
         return [Wire(self, int(handle or 0)) for handle in wires]
 
     def mpi(self, comm: Any, rank_of: Sequence[int], ranks: int) -> Wire:
-        """Return a wire over a duplicate of a communicator of mpi4py, whose processes are these ranks. Collective."""
+        """Return a wire over a duplicate of a communicator of mpi4py. Collective.
+
+        `rank_of`: per process of the communicator its rank. `ranks`: the number of ranks of the program.
+        """
         from mpi4py import MPI
 
         engine_version, mpi4py_version = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
@@ -395,9 +398,9 @@ class Warming:
     def _run_warming(self) -> None:
         for plan, itemsize in self._plans:
             warm = plan.engine.library.ap_warm
-            # (None: no error struct)
+            # without an error struct (None): the run itself will raise the error
             if self._pace.stop or warm(plan.handle, TYPE_OF_SIZE[itemsize], byref(self._pace), None):
-                break  # the run itself will raise the error
+                break
 
     @property
     def done(self) -> bool:

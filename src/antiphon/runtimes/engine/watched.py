@@ -19,7 +19,9 @@ from antiphon.errors import Invalid
 # As in native/watch.c: rows and latest calls of a file; the state of a row whose names are written.
 _MAGIC, _ROWS, _CALLS, _READY = b"antiphon-watch1", 256, 1024, 2
 _WRITTEN = np.uint64(2**64 - 1)  # number of an entry that a thread is writing
-_ROW = np.dtype(  # a kind of calls. `scale`: log2 of the size class; `rank`: in the group
+# A kind of calls. `group`: identifies its processes; `rank`: in the group; `scale`: log2 of the size class in bytes;
+# `nbytes`: of the latest call; `nanoseconds`: of all calls.
+_ROW = np.dtype(
     [(name, "<u4") for name in ("state", "group", "ranks", "rank", "scale", "unused")]
     + [(name, "<u8") for name in ("calls", "nbytes", "nanoseconds")]
     + [("collective", "S16"), ("schedule", "S64")]
@@ -122,9 +124,10 @@ def _summarize_group(members: dict[int, _Member], now: float) -> dict[str, Any]:
     }  # fmt: skip
     waits = [None] * len(members)
     if common:
-        last = spans["began"].max(axis=0)
+        last = spans["began"].max(axis=0)  # per call, when the last process began it
         # A process whose part ends before the last one begins, as the root of a broadcast, waits no longer than that.
         wait = np.minimum(last, spans["ended"]) - spans["began"]
+        # the position in `members` of the process that began last most often, and the number of these calls
         (position, times), *_ = Counter(spans["began"].argmax(axis=0).tolist()).most_common(1)
         row |= {"seconds": float(np.median(spans["ended"].max(axis=0) - last)), "wait": float(wait.mean())}
         row |= {"last": list(members)[position], "last_share": times / len(last)}

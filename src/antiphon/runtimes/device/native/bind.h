@@ -1,6 +1,6 @@
 /* Bind a rank's table (table.h) to a message size: compute where atoms begin, and check the caller's buffers before anything
  * runs. Host only. threads.cc and cuda.cu call read_table once per plan, size_of and check_buffers for calls. Problems are
- * returned as texts, of which "it" is the table.
+ * returned as texts, in which "it" means the table.
  *
  * Threading: as its plan. Ownership: a Table refers to the words of its plan, which keeps them.
  */
@@ -109,7 +109,9 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     return NULL;
 }
 
-/* A table at a size: `cuts` and `shift` of Run (kernel.h). `width`: bytes of an element. */
+/* A table at a size. `width`: bytes of an element. `cuts`: the elements of a unit before each cut, then `unit`.
+ * `shift`: per region what to add to a point of the line, in elements, to get an index into the buffer; of packets,
+ * where the slot begins. */
 struct Size {
     i64 unit, width;
     std::vector<i64> cuts, shift;

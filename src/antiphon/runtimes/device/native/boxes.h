@@ -6,11 +6,11 @@
 #include "packets.h"
 #include "signals.h"
 
-/* The use of a rank's box, call after call. A box has two halves, for calls of odd and even numbers. A sender of packets must
- * know that the receiver has completed the call before the last one. It knows if every rank had heard from all at the end of
- * the last call, as then all had begun that. Otherwise it waits until receivers have signalled that they have begun this call.
- * Flags repeat after 2^32 calls; long before, both halves are emptied, before two consecutive calls chosen by their numbers,
- * which also wait. */
+/* The use of a rank's box, call after call. A box has two halves, for calls of odd and even numbers, so call n writes
+ * over the packets of call n - 2. A sender must know that the receiver has completed that one. It knows it if, at the
+ * end of call n - 1, every rank had received from all others: then all had begun call n - 1, and so completed n - 2.
+ * Otherwise it waits until the receivers have signalled that they have begun call n. Flags repeat after 2^32 calls;
+ * long before, each half is emptied before a call of its parity (`empties`, packets.h), and that call waits, too. */
 class Boxes {
     u64 synchronized_call = 0; /* the call that need not wait, if `is_synchronized` */
     bool is_synchronized = false;

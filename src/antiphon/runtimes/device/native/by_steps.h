@@ -45,10 +45,10 @@ namespace {
 struct Follower {
     Rank &rank;
     const Table &table;
-    Line line;        /* line and shift (kernel.h, Run) in memory of the host */
+    Line line;        /* line and shift as in Run (kernel.h), but in memory of the host, which reads them here */
     const i64 *shift;
-    u32 stream;
-    i64 at, end;
+    u32 stream;     /* its number at the rank */
+    i64 at, end;    /* numbers of the next step, and of the first that is not of this stream */
     i64 waits_done;
     std::vector<Event *> copies; /* the ends of copies that the stream does not wait for yet */
 };
@@ -61,7 +61,8 @@ struct Staging {
 };
 
 class ByHost {
-    std::map<std::tuple<u32, u32, u32, i64>, Event *> signal_events; /* by stream, from, to, number */
+    /* events in place of signals between ranks of this process, by stream, sender, receiver, number of the signal */
+    std::map<std::tuple<u32, u32, u32, i64>, Event *> signal_events;
     size_t events = 0; /* used so far in this call */
     u64 call;          /* its number, for signals to other processes */
     u32 lanes;         /* thread blocks of a kernel */
@@ -82,7 +83,7 @@ class ByHost {
         return event;
     }
 
-    /* Has the rest of the stream wait for the copies. */
+    /* Makes the later steps of the stream wait for its copies. */
     void wait_for_copies(Follower &f) {
         for (Event *signal : f.copies) enqueue_wait(stream_queue(f), *signal);
         f.copies.clear();

@@ -1,6 +1,8 @@
 /* The kernel on GPUs of NVIDIA and AMD, one or several of this process. Rank r runs on device r modulo the number of
- * devices. One cooperative launch runs all ranks of a device: all their blocks are resident at once, so that none waits for one
- * that cannot begin.
+ * devices. One cooperative launch runs all ranks of a device: all their blocks are resident at once, so that none waits
+ * for one that cannot begin. device.h says what the exported functions (ad_...) do. bind.h has Table, Size (a table at
+ * a size) and BufferCheck; kernel.h Run (the arguments of a rank's call) and Peer (addresses of another rank);
+ * cuda_kernels.h the kernels and Launch.
  *
  * Threading: one thread of the host for all ranks of this process; what a device does is ordered by its stream.
  * Ownership: a Device lives as long as the process, with its stream; a Rank owns its peers and queues, a Plan its tables on the
@@ -57,10 +59,10 @@ struct Queue {
 struct Device {
     int number = 0;
     std::string about; /* its description (ad_rank_device) */
-    cuda(Stream_t) stream = nullptr, copies = nullptr; /* of calls; of the host's copies, which wait for no call */
+    cuda(Stream_t) stream = nullptr, copies = nullptr; /* for calls; for the host's copies, which wait for no call */
     std::vector<Rank *> ranks, begun; /* begun: of a call that is not launched yet */
-    Run *runs = nullptr;              /* in device memory: per launched rank its call, and its first block */
-    u32 *first = nullptr;
+    Run *runs = nullptr;              /* in device memory: per rank of a launch its call */
+    u32 *first = nullptr;             /* likewise, the number of its first thread block in the launch */
     /* ad_wait raises the flag; kernels that wait poll it (signals.h) and end the call */
     u32 *stop = nullptr, *stop_on_host = nullptr; /* the stop flag: mapped memory, by its address on the device and here */
     std::map<size_t, std::unique_ptr<Event>> events; /* by number in a call (by_steps.h) */
@@ -401,6 +403,7 @@ void abandon_call(void *const *ranks, u32 count) {
 
 }  // namespace
 
+/* Begins a call of these ranks. Returns 0, or the number, from 1, of a rank that cannot; then none is under way. */
 int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
              char *const *buffers, const i64 *lengths) {
     for (u32 i = 0; i < count; ++i)
@@ -417,6 +420,8 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
     return 0;
 }
 
+/* Waits until the calls of these ranks are done; after `seconds` (0: no limit) stops them. failed[i]: whether that of
+ * ranks[i] was stopped or had an error. Returns 0 if none has, or 1 and `failure`. */
 int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     cuda(Error_t) code;
     const double end = now() + seconds;

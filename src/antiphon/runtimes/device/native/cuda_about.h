@@ -7,7 +7,9 @@
 
 namespace {
 
-/* What it is, where, and how well others are reached. */
+/* Writes `about`, of GPU 1 such as "NVIDIA H100 9.0, 132 processors, driver 12040, 0000:1B:00.0, 0:0 2:0". The pairs at
+ * the end: each other GPU and CUDA's performance rank of the path to it (0 is the best; -1: not known). Returns false
+ * on failure. */
 bool describe(Device &device, int count) {
     cuda(Error_t) code;
     cuda(DeviceProp) properties;
@@ -20,13 +22,13 @@ bool describe(Device &device, int count) {
              properties.multiProcessorCount, driver, bus);
     device.about = text;
     for (int other = 0; other < count; ++other) {
-        int well = 0;
+        int speed_rank = 0;
         if (other == device.number) continue;
-        if (FAILS(cuda(DeviceGetP2PAttribute)(&well, cuda(DevP2PAttrPerformanceRank), device.number, other))) {
+        if (FAILS(cuda(DeviceGetP2PAttribute)(&speed_rank, cuda(DevP2PAttrPerformanceRank), device.number, other))) {
             (void)cuda(GetLastError)();
-            well = -1;
+            speed_rank = -1;
         }
-        device.about += (other ? " " : ", ") + std::to_string(other) + ":" + std::to_string(well);
+        device.about += (other ? " " : ", ") + std::to_string(other) + ":" + std::to_string(speed_rank);
     }
     return true;
 }

@@ -1,6 +1,7 @@
 /* Calls captured as graphs of CUDA and HIP, one graph per device (device.h: ad_graph_*, ad_stream_*). Part of cuda.cu,
- * whose FAILS(call) stores the error in the local variable `code`; note_error and first_error are those of cuda_queues.h. Kernels
- * of cuda.cu: antiphon_empty clears half of a box before flags repeat (packets.h), antiphon_next counts the call.
+ * whose FAILS(call) stores the error in the local variable `code`, whose `prepare` sets the arguments of a rank's call
+ * (Rank::run), and whose copy_now copies and waits; note_error and first_error are those of cuda_queues.h. Kernels
+ * (cuda_kernels.h): antiphon_empty clears half of a box before flags repeat (packets.h), antiphon_next counts the call.
  *
  * Threading: one thread calls these functions, but for ad_graph_stop, which any thread may call.
  * Ownership: a Captured owns its instance and the device memory that its kernels read; streams are the program's.
@@ -99,9 +100,9 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
                    char *const *buffers, const i64 *lengths) {
     cuda(Error_t) code;
     std::unique_ptr<Graph> graph(new Graph);
-    std::map<Device *, std::vector<u32>> of;
-    for (u32 i = 0; i < count; ++i) of[((Rank *)ranks[i])->device].push_back(i);
-    for (const auto &group : of) {
+    std::map<Device *, std::vector<u32>> ranks_of; /* by device the indices of its ranks in `ranks` */
+    for (u32 i = 0; i < count; ++i) ranks_of[((Rank *)ranks[i])->device].push_back(i);
+    for (const auto &group : ranks_of) {
         graph->all.emplace_back(new Captured);
         Captured &captured = *graph->all.back();
         captured.device = group.first, captured.first_rank = group.second[0], captured.type = type;

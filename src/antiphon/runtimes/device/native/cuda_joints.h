@@ -77,7 +77,7 @@ struct Multicast {
 
 Multicast multicast;
 
-/* Memory of a device, with handles for other processes or without. */
+/* What the driver is asked for: memory of a device. `handles`: the type of its handles for other processes, or none. */
 CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType handles) {
     CUmemAllocationProp memory = {};
     memory.type = CU_MEM_ALLOCATION_TYPE_PINNED, memory.requestedHandleTypes = handles;
@@ -85,8 +85,9 @@ CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType handles) {
     return memory;
 }
 
-/* The step, a power of 2, of which the sizes of memory of a device and of its multicast address are multiples; 0: this failed.
- * The driver may recommend hundreds of MB, which are taken where they waste at most an eighth, else the least step. */
+/* The step in bytes, a power of 2: sizes of a device's memory and of its multicast address must be multiples of it. 0:
+ * this failed. The driver may recommend hundreds of MB, which are taken where they waste at most an eighth, else the
+ * least step. */
 size_t step_of(CUmulticastObjectProp about, const CUmemAllocationProp &memory) {
     size_t least = 0, recommended = 0, of_memory = 0;
     if (multicast.granularity(&least, &about, CU_MULTICAST_GRANULARITY_MINIMUM) != CUDA_SUCCESS || !least) return 0;
@@ -155,7 +156,7 @@ bool import_memory(const Shared &shared, CUmemGenericAllocationHandle *handle) {
 /* The joint memory that ranks of this process are making, from ad_joint_make or ad_joint_enter to ad_joint_all or
  * ad_joint_dropped. */
 struct Entered {
-    CUmemGenericAllocationHandle all = 0; /* of the multicast address */
+    CUmemGenericAllocationHandle all = 0; /* of the memory under the multicast address, that of all ranks */
     size_t bytes = 0, step = 0;           /* of each rank; see step_of */
     std::vector<int> devices, files;      /* of ranks of this process; exported file descriptors */
     std::vector<char *> memory;           /* of ranks of all processes, as mapped here */
@@ -210,9 +211,10 @@ int ad_joint_enter(void *rank, const void *token) {
 }
 
 void *ad_joint_own(void *rank, void *token) {
-    const CUmemAllocationProp of = memory_of(((Rank *)rank)->device->number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    const int device = ((Rank *)rank)->device->number;
+    const CUmemAllocationProp kind = memory_of(device, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle own = 0;
-    const bool ok = multicast.memory(&own, entered.bytes, &of, 0) == CUDA_SUCCESS &&
+    const bool ok = multicast.memory(&own, entered.bytes, &kind, 0) == CUDA_SUCCESS &&
                       multicast.bind(entered.all, 0, own, 0, entered.bytes, 0) == CUDA_SUCCESS && write_token(own, token);
     char *const mapped = ok ? map_memory(own, entered.bytes, entered.step, entered.devices) : nullptr;
     if (own) (void)multicast.release(own); /* what is mapped stays until it is unmapped */
@@ -262,9 +264,9 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
     bool ok = multicast.create(&all, &about) == CUDA_SUCCESS;
     for (u32 i = 0; i < count && ok; ++i) ok = multicast.add(all, devices[i]) == CUDA_SUCCESS;
     for (u32 i = 0; i < count && ok; ++i) {
-        const CUmemAllocationProp of = memory_of(devices[i], CU_MEM_HANDLE_TYPE_NONE);
+        const CUmemAllocationProp kind = memory_of(devices[i], CU_MEM_HANDLE_TYPE_NONE);
         CUmemGenericAllocationHandle own = 0;
-        ok = multicast.memory(&own, about.size, &of, 0) == CUDA_SUCCESS &&
+        ok = multicast.memory(&own, about.size, &kind, 0) == CUDA_SUCCESS &&
                multicast.bind(all, 0, own, 0, about.size, 0) == CUDA_SUCCESS;
         if (ok) joint.address_of.push_back(map_memory(own, about.size, step, devices));
         ok = ok && joint.address_of.back() != nullptr;

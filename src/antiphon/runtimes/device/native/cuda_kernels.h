@@ -37,6 +37,7 @@ template <typename T> __global__ void __launch_bounds__(512) antiphon_call(const
     run_block<T>(run, blockIdx.x - launch.first[rank]);
 }
 
+/* One step of a call that the host makes step by step (by_steps.h): the blocks of the grid are its lanes. */
 template <typename T> __global__ void __launch_bounds__(512) antiphon_step(const Run run, const Step *step) {
     if (!load_stop_flag(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});
 }

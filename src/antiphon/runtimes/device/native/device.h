@@ -100,9 +100,9 @@ AD_EXPORT void ad_graph_free(void *graph);
 AD_EXPORT int ad_graph_count(void *graph, u64 call);
 AD_EXPORT int ad_graph_enqueue(void *graph, void *const *streams);
 AD_EXPORT int ad_graph_counted(void *graph, u64 *call);
-/* By any thread: calls enqueued on those streams end with an error, until the next ad_graph_count; ad_graph_counted then
- * returns 2. It returns 1 if the number cannot be read, or if ranks have made different numbers of calls, of which `call` is
- * the greatest. */
+/* By any thread: calls enqueued on those streams end with an error, until the next ad_graph_count; ad_graph_counted
+ * then returns 2. It returns 1 if the number cannot be read, or if ranks have made different numbers of calls; *call
+ * is then that of the rank that made the most. */
 AD_EXPORT void ad_graph_stop(void *graph);
 
 /* Streams of the device of a rank, as programs use them. ad_stream_end waits for the end of all work on a stream. Between

@@ -10,6 +10,13 @@
  *   INPUTS, OUTPUTS, COPIES   by rank the units of its buffers; copies by copy engines (each_copy)
  *   HELD, WANTED              rows of the data that ranks begin and end with, as ranges of CONTRIBUTIONS (struct DataRow)
  *   run_stream                the statements of a stream (written.h);  TITLE, PLAIN_NAME: texts for the report
+ *   struct Layout             denominator, parts, part: the `parts` cuts of a unit, at part[i] / denominator of it;
+ *                             classes, of_class: sizes of scratch slots, (whole units, numerator of the rest) each;
+ *                             slots: [rank][class], their number; boxes: [rank], slots for packets; atoms: of the
+ *                             longest message by packets (0: there are none); sliced: whether lanes may share the
+ *                             work; receives_all: see boxes.h
+ *   struct DataRow            rank, block; begin, length: in units of the rank's buffer; first, contributions: where
+ *                             in CONTRIBUTIONS the numbers of the combined contributions begin, and their count
  * Input data are small whole numbers: every type holds every result exactly, in any order of combination.
  *
  * Threading: one thread of the host; driver_threads.h or driver_gpu.h starts the blocks. Ownership: their class `Devices`
@@ -47,7 +54,7 @@ ON_DEVICE u64 scramble_bits(u64 from) {
 }
 
 /* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. Of a sum 0 to 7 (31 of these are
- * below 256, and so exact in bfloat16; of more contributions 0 and 1); of a product 1, and a 2 in three of a hundred. */
+ * below 256, and so exact in bfloat16; of more contributions 0 and 1); of a product 1, or in 3 % of the elements 2. */
 ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
     const u64 draw = scramble_bits(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
@@ -58,8 +65,9 @@ ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
     return element;
 }
 
-/* What element `at` of a row must be. `whole`: after the division of an average, too. */
-ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at, bool whole) {
+/* The right value of element `at` of a row: the combination of its contributions (those in the list `contributions`,
+ * that of the plan, from row.first on). `divided`: of an average, after its division; else before it. */
+ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at, bool divided) {
     typedef typename Of<T>::wide W; /* in which values are combined */
     typedef typename Of<T>::adds U; /* in which they are added and multiplied: unsigned for integers (numbers.h) */
     W sum = widen(input_element(row.block, contributions[row.first], at));
@@ -67,7 +75,7 @@ ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at,
         sum = Rule::template combine_pair<W, U>(sum, widen(input_element(row.block, contributions[row.first + k], at)));
     T value;
     narrow(sum, &value);
-    if (AVERAGE && whole && row.contributions > 1) narrow(divide_sum(widen(value), row.contributions), &value);
+    if (AVERAGE && divided && row.contributions > 1) narrow(divide_sum(widen(value), row.contributions), &value);
     return value;
 }
 
@@ -77,7 +85,9 @@ ON_DEVICE bool differs(const T *first, const T *second) {
     return false;
 }
 
-/* Fills the rows `from`, `from + step`, ... of a rank, or returns how many of their elements are wrong. */
+/* Fills those of the rows `from`, `from + step`, ... that are of this rank; or returns the number of their wrong
+ * elements. Blocks of threads divide the rows by `from` and `step`; the threads of a block divide the elements of a
+ * row. */
 ON_DEVICE u64 fill_or_check(const DataRow *rows, i64 count, const i64 *contributions, i64 rank, T *buffer, i64 unit, u32 from,
                            u32 step, bool fills) {
     u64 wrong = 0;

@@ -6,6 +6,11 @@
  * data that ranks begin and end with, of CONTRIBUTIONS; INPUTS and OUTPUTS, units in each rank's buffers. If STEPWISE, the host
  * starts a call step by step, in LAUNCHES launches of kernels (KERNELS: which ranks have work) and copies; else LAUNCHES is 1.
  *
+ * From driver.h and written.h: Memory, a rank's buffers, signals and box; Call, the arguments of a call; Layout and
+ * Size, where data lie in scratch, for any size and for one; run_block, the work of a thread block; fill_or_check, for
+ * rows of data; each_copy, the copies of a launch. Boxes (boxes.h) says which calls must first wait until all ranks
+ * have begun them.
+ *
  * Small messages travel as packets to the box (mailbox) of the receiver, BOX packets for each half (packets.h).
  *
  * Threading: one thread of the host; a stream for each GPU. Ownership: Devices owns all memory and streams.
@@ -36,8 +41,9 @@ static void checked(cuda(Error_t) code, const char *function) {
 }
 #define DO(NAME, ...) checked(cuda(NAME)(__VA_ARGS__), #NAME) /* a call of CUDA or HIP */
 
+/* A call, or a launch of it, of the ranks device, device + devices, ...: they are those on this device. */
 AS_KERNEL void __launch_bounds__(THREADS) antiphon_plan(const Call call, u32 device, u32 devices) {
-    const u32 blocks = STREAMS * call.lanes;
+    const u32 blocks = STREAMS * call.lanes; /* of each rank */
     run_block(call, device + devices * (blockIdx.x / blocks), blockIdx.x % blocks);
 }
 
@@ -225,8 +231,8 @@ class Devices {
         if (!has_work) return;
         Call call = calls[(size_t)device][variant];
         call.number = number, call.opens = opens, call.launch = launch;
-        u32 first = (u32)device, step = (u32)device_count;
-        void *arguments[] = {&call, &first, &step};
+        u32 device_number = (u32)device, devices = (u32)device_count;
+        void *arguments[] = {&call, &device_number, &devices};
         const dim3 blocks((u32)(ranks_on(device) * STREAMS * call.lanes)), block_threads((u32)threads);
         cuda(Stream_t) const stream = queue_of(device).stream;
         if (STEPWISE) /* no kernel waits for signals, so its blocks need not run at the same time */

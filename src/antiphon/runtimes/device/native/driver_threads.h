@@ -1,6 +1,10 @@
 /* All ranks of an exported plan (driver.h, which lists its constants) on threads of a processor, to check results. They are no
  * measure of speed.
  *
+ * From driver.h and written.h: Memory, a rank's buffers, signals and box; Call, the arguments of a call; Size, where
+ * data lie in scratch; run_block, the work of a thread block; fill_or_check, for rows of data; each_copy, the copies of
+ * a launch. meeting.h has `self`, by which a thread knows its number, and Meeting, the barrier of a block.
+ *
  * Threading: a call starts a thread for each thread of each block, and joins them. Ownership: Devices owns all memory.
  */
 #pragma once
@@ -26,7 +30,7 @@ static i64 max_lanes(i64 threads) {
 
 class Devices {
     std::vector<Call> calls; /* for each variant */
-    const std::vector<Size> &sizes; /* the same; the first is that with signals */
+    const std::vector<Size> &sizes; /* for each variant: 0 uses signals, 1 packets */
     Boxes mailboxes;
     std::vector<std::vector<T>> memory;   /* buffers of the ranks */
     std::vector<std::vector<u64>> words;  /* their signals and boxes */
@@ -39,13 +43,14 @@ class Devices {
     }
 
   public:
-    Devices(const std::vector<Size> &sizes, const std::vector<Call> &like) : calls(like), sizes(sizes) {
+    /* `templates`: per variant a call without addresses; `calls` are copies of these with addresses. */
+    Devices(const std::vector<Size> &sizes, const std::vector<Call> &templates) : calls(templates), sizes(sizes) {
         const auto zeroed_words = [&](i64 count) { return words.emplace_back((size_t)count), words.back().data(); };
         const i64 unit = sizes[0].unit;
         for (i64 rank = 0; rank < RANKS; ++rank) {
             T *const input = allocate(unit * INPUTS[rank]), *const output = allocate(unit * OUTPUTS[rank]);
             T *const scratch = allocate(max_scratch(sizes, rank));
-            u64 *const signals = zeroed_words(max_blocks(like) * RANKS);
+            u64 *const signals = zeroed_words(max_blocks(templates) * RANKS);
             memory_of.push_back({input, output, scratch, signals, sizes.size() > 1 ? zeroed_words(2 * BOX) : nullptr});
         }
         for (size_t variant = 0; variant < sizes.size(); ++variant) {
@@ -65,7 +70,7 @@ class Devices {
         }
     }
 
-    /* How many elements of the outputs are wrong. */
+    /* The number of wrong elements in the outputs. */
     u64 wrong() const {
         u64 sum = 0;
         for (i64 rank = 0; rank < RANKS; ++rank)
@@ -79,7 +84,7 @@ class Devices {
         for (current = 0; current < LAUNCHES; ++current) launch(number, threads, variant);
     }
 
-    /* Runs the launch `step` of a call in threads of its own, and the copies beside it in this thread. */
+    /* Runs the current launch of a call (Call::launch) in threads of its own, the copies beside it in this thread. */
     void launch(u64 number, i64 threads, u32 variant) {
         Call &call = calls[variant];
         call.number = number;

@@ -1,9 +1,11 @@
 /* The work of a thread block: the steps of its stream, one after another, on its share of every atom (an atom is data that no
  * point of the plan divides, table.h). Here "block" always means thread block.
  *
- * A stream, a list of steps, is executed by `lanes` blocks in parallel, each in `rounds` rounds. Every pair of lane and round
- * has its own slice of every atom and its own signals, so slices never wait for each other. A rank that is ahead goes on with
- * the next round, so a long message is on several links at once.
+ * A stream, a list of steps, is executed by `lanes` blocks in parallel, each in `rounds` rounds. Every pair of lane and
+ * round has its own slice of every atom and its own signals, so slices never wait for each other. A rank that is ahead
+ * goes on with the next round, so a long message is on several links at once. move.h copies and combines data,
+ * packets.h does so through packets; signals.h waits for signals (has_come), world.h stores them (store) and has the
+ * barrier of a block (sync_block).
  *
  * Threading: all threads of a block run `run_block` together and meet between dependent steps; between blocks and ranks only
  *   signals and packets order memory (world.h).
@@ -22,31 +24,29 @@ struct Peer {
     u64 *box;
 };
 
-/* A call, the same for all blocks of a rank. `steps` to `regions`, `classes`: the rank's table (table.h). `stop`: the stop
- * flag. `call`: its number. `type`, `op`: by number (numbers.h).
- * `shift`: per region, what to add to a point of the line to get an element of the buffer; for packets, where the slot begins.
- * `packets`: whether messages go by packets. `opens`: whether the call must first wait until the other ranks have begun it.
- * `counter`: where the number of the call is, if the device repeats it by itself (a graph); else NULL.
- * `joint`: per buffer, its multicast address if it is joint memory (device.h); else NULL. */
+/* A call, the same for all blocks of a rank. `steps` to `regions`, `classes`: the rank's table (table.h). */
 struct Run {
     const Step *steps;
     const Argument *arguments;
     const Block *blocks;
     const i64 *regions;
+    /* per region, what to add to a point of the line, in elements, to get an index into the buffer; of packets, where
+     * the slot begins */
     const i64 *shift;
-    const Peer *peers;
-    const u32 *stop;
-    Line line;
-    u64 call;
+    const Peer *peers; /* by rank */
+    const u32 *stop;   /* the stop flag */
+    Line line;         /* the cuts of a unit, in elements (move.h) */
+    u64 call;          /* its number */
     i64 classes;
     u32 rank, ranks, lanes, rounds;
-    int type, op;
-    u32 packets, opens;
-    const u64 *counter;
-    char *joint[BUFFERS];
+    int type, op;         /* by number (numbers.h) */
+    u32 packets;          /* whether messages go by packets */
+    u32 opens;            /* whether the call must first wait until the other ranks have begun it */
+    const u64 *counter;   /* where the device counts the number of a call that it repeats (a graph); NULL: use `call` */
+    char *joint[BUFFERS]; /* per buffer, its multicast address if it is joint memory (device.h); else NULL */
 };
 
-/* The number of a call, and the flag of its packets; flag 0: it has none. */
+/* The number of a call (see Run::counter), and the flag of its packets; flag 0: it has none. */
 struct Now {
     u64 call;
     u32 flag;
@@ -90,13 +90,13 @@ template <typename T> struct InTable {
     ON_MEMBER const T *operand(i64 k) const { return place(count + k); }
 };
 
-/* The same if any of them may be packets: then `box` is not NULL. The results are `count` arguments from `to` on. */
+/* The same if any of them may be packets: `box` is where the packets of place k begin, NULL if its data lie at `at`. */
 template <typename T> struct InBoxes {
     const Run &run;
-    i64 half; /* where this call's half of a box begins */
-    const Argument *to;
+    i64 half;           /* where this call's half of a box begins */
+    const Argument *to; /* the results: `count` arguments */
     i64 count;
-    const Argument *from;
+    const Argument *from; /* the operands */
     i64 operand_count;
 
     ON_MEMBER const Argument &place(i64 k) const { return k < count ? to[k] : from[k - count]; }
@@ -127,9 +127,10 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
 }
 
 #ifdef BY_SWITCHES
-/* Executes a step by switches that multicast or reduce; false if they cannot do it. They write at all ranks (results, of which
- * the first is `a`) from the data of all ranks, or of this one alone (`own`). Buffers must be joint memory: there a place has
- * the same offset from a rank's own address of a buffer as from its multicast address. */
+/* Executes a step by switches that multicast or reduce; false if they cannot do it. They write a result at every rank
+ * (`a` is the first result, `from` the first operand), from the data of all ranks, or of this one alone (`own`).
+ * Buffers must be joint memory: there a place has the same offset from a rank's own address of a buffer as from its
+ * multicast address. */
 template <typename T, typename Rule>
 ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const InTable<T> &places) {
     const Argument *a = run.arguments + step.first, &from = a[step.more];
@@ -137,7 +138,7 @@ ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const 
     const bool own = step.kind == SPREAD;
     char *const to = run.joint[to_buffer], *const all = run.joint[from_buffer];
     if (!to || (!own && (!all || !Switches<T, Rule>::supported)) || step.more != (i64)run.ranks) return false;
-    if (!own && step.count != 2 * (i64)run.ranks) return false;
+    if (!own && step.count != 2 * (i64)run.ranks) return false; /* results and operands at all ranks */
     T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
     const T *const source = address<T>(run, from);
     const T *const read = own ? source : (const T *)(all + ((const char *)source - run.peers[from.rank].buffer[from_buffer]));
@@ -194,8 +195,9 @@ ON_DEVICE int await_signals(const Run &run, u64 call, const Step &step, const u6
     return 0;
 }
 
-/* Sends the signals of a step; a `sync_block` must precede. Each peer is always signalled by the same thread, so that the
- * numbers ascend even without a `sync_block` in between. */
+/* Sends the signals of a step; a `sync_block` must precede. Each peer is always signalled by the same thread, so that
+ * the numbers ascend even without a `sync_block` in between. `place`: where the signals of this block begin at each
+ * rank. */
 ON_DEVICE void send_signals(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
@@ -204,7 +206,7 @@ ON_DEVICE void send_signals(const Run &run, u64 call, const Step &step, i64 plac
     }
 }
 
-/* All the work of a thread block. Returns whether the call was stopped. */
+/* All the work of the thread block with this number at its rank. Returns whether the call was stopped. */
 template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
     const u32 stream = number / run.lanes, lane = number % run.lanes;
     const i64 place = (i64)number * run.ranks;

@@ -6,7 +6,8 @@
 #pragma once
 #include "numbers.h"
 
-/* The line (table.h) at a size: `cuts`, the elements within a unit of weight at which atoms begin, and then `unit` itself. */
+/* The line (table.h) at a size. `unit`: elements of a unit of weight; `parts`: atoms in it; `cuts`: the elements within
+ * it at which atoms begin, and then `unit` itself. */
 struct Line {
     const i64 *cuts;
     i64 parts, unit;
@@ -20,7 +21,7 @@ struct Span {
     i64 part, number;
 };
 
-/* The slice of every atom that a lane has in a round. */
+/* The share of a lane in a round: of every atom the slice with number `slice` of `slices` equal ones. */
 struct Share {
     u32 slice, slices;
 };
@@ -89,13 +90,13 @@ template <typename T> struct alignas(16) Wide {
     }
 };
 
-/* How many elements of a slice go one by one before and after the words of 16 bytes. */
+/* The numbers of elements of a slice that go one by one before and after its words of 16 bytes. */
 struct Ends {
     i64 head, tail;
 };
 
-/* The ends of a slice that begins at address `first`. It is all ends unless the addresses of all results and operands have the
- * same remainder modulo 16 (`alike`), or if it has no whole word. */
+/* The ends of a slice that begins at address `first`. All its elements go one by one if the addresses of results and
+ * operands differ modulo 16 (`alike`: they do not), or if it has no whole word. */
 template <typename T> ON_DEVICE Ends ends_of(uintptr_t first, bool alike, i64 length) {
     const i64 head = (i64)((16 - (first & 15)) & 15) / (i64)sizeof(T);
     if (!alike || first % sizeof(T) || length < head + Wide<T>::EACH) return {length, 0};
@@ -129,8 +130,9 @@ template <typename T> OUT_OF_LINE void copy_span(const Line &line, Span span, Sh
     });
 }
 
-/* Combines operands from the left, without reordering, and writes the value to each result. `places`: how many there are of
- * both, and their addresses. The sum is computed in type W; integers are added as unsigned U (numbers.h). */
+/* Combines operands from the left, without reordering, and writes the value to each result. `places`: the numbers of
+ * results and operands, and their addresses. The sum is computed in type W; integers are added as unsigned U
+ * (numbers.h). */
 template <typename T, typename Rule, typename Places>
 OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places &places) {
     typedef typename Of<T>::wide W;
@@ -177,8 +179,9 @@ ON_DEVICE void combine_by(int op, const Line &line, Span span, Share share, cons
     }
 }
 
-/* Rotates data along a cycle of `count` places: each gets that of the next, element by element, without other memory. `turn`:
- * the thread that begins, different for each cycle, so that all threads have work if places are short. */
+/* Rotates data along a cycle of `count` places: each gets the data of the next one, element by element, without other
+ * memory. `turn`: shifts which thread has the first element, differently for each cycle, so that all have work if
+ * places are short. */
 template <typename T, typename At>
 ON_DEVICE void permute(const Line &line, Span span, Share share, i64 count, u32 turn, const At &place) {
     const u32 threads = my_threads(), me = (my_thread() + turn) % threads;

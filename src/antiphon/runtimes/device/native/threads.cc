@@ -1,4 +1,6 @@
-/* The kernel on threads of a processor: blocks of threads for every rank, which wait for calls.
+/* The kernel on threads of a processor: blocks of threads for every rank, which wait for calls. device.h says what the
+ * exported functions (ad_...) do. bind.h has Table, Size (a table at a size) and BufferCheck; kernel.h Run (the
+ * arguments of a rank's call), Peer (addresses of another rank) and run_block; meeting.h the barrier of a block.
  *
  * Threading: the caller's thread begins calls and waits for them; each rank has its own threads, which sleep by a Bell and count
  *   down `busy` (acquire and release) when they are done. `failure` is per thread.
@@ -46,7 +48,7 @@ template <typename Work> auto typed(int type, Work work) {
     case FLOAT16: return work((half16 *)nullptr);
     case BFLOAT16: return work((brain16 *)nullptr);
     case FLOAT64: return work((double *)nullptr);
-    default: return work((float *)nullptr);
+    default: return work((float *)nullptr); /* FLOAT32; callers refuse float8 */
     }
 }
 
@@ -352,6 +354,7 @@ void begin(void *const *ranks, u32 count) {
 
 }  // namespace
 
+/* Begins a call of these ranks. Returns 0, or the number, from 1, of a rank that cannot; then none is under way. */
 int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
              char *const *buffers, const i64 *lengths) {
     for (u32 i = 0; i < count; ++i)
@@ -369,6 +372,8 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
     return 0;
 }
 
+/* Waits until the calls of these ranks are done; after `seconds` (0: no limit) stops them. failed[i]: whether that of
+ * ranks[i] was stopped. Returns whether any was; `failure` then says why. */
 int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);

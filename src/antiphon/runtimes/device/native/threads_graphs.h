@@ -1,5 +1,7 @@
-/* Recorded calls, which streams of a program repeat (device.h: ad_graph_*, ad_stream_*), with processor threads in place of GPUs.
- * Part of threads.cc.
+/* Recorded calls, which streams of a program repeat (device.h: ad_graph_*, ad_stream_*), with processor threads in
+ * place of GPUs. Part of threads.cc, which has Queue (a stream: tasks that a thread executes in order), prepare (sets
+ * the arguments of a rank's call, Rank::run), make_ready (sets its counters), go_on (clears its stop flag) and begin
+ * (wakes the ranks' threads).
  *
  * Threading: one thread calls these functions, but for ad_graph_stop, which any thread may call; the thread of a stream
  * executes what is enqueued there.

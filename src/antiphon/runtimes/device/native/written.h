@@ -16,9 +16,10 @@ struct Memory {
     u64 *signals, *box;
 };
 
-/* One call of all ranks. `strides`: elements of a scratch slot, by size (class) of slots. `variant`: 0 signals, 1 packets
- * (packets.h); `slot_packets`: of a slot. `opens`: whether to wait until the others have begun the call. `launch`: number of
- * the current launch of kernels; a call has LAUNCHES of them (driver.h). */
+/* One call of all ranks. `stop`: the stop flag, which ends waits. `strides`: elements of a scratch slot, by size
+ * (class) of slots. `variant`: 0 signals, 1 packets (packets.h); `slot_packets`: packets of a slot. `opens`: whether to
+ * wait until the others have begun the call. `launch`: number of the current launch of kernels; a call has LAUNCHES of
+ * them (driver.h). */
 struct Call {
     const Memory *memory_of; /* by rank */
     const u32 *stop;

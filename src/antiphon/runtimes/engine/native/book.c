@@ -26,9 +26,9 @@ typedef struct {
 typedef struct {
     uint32_t kind;
     int32_t root;
-    uint32_t first_member, members;
-    uint64_t from, to;
-    int32_t program;
+    uint32_t first_member, members; /* an index into the table of members, and their number */
+    uint64_t from, to;              /* bytes of a call: from <= bytes < to */
+    int32_t program;                /* its number; -1: the library's own collective */
     uint32_t flags, label, label_bytes; /* flags: bit 0 measured, bit 1 ordered (book.h); label: its offset in the labels */
     double seconds;
     uint64_t zero;
@@ -45,6 +45,7 @@ static const uint64_t MAX_MEMBERS = (uint64_t)1 << 32; /* of all pages together:
 
 int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
 
+/* The length of the book that these bytes begin with (others may follow); 0: there is none, or it is cut off. */
 uint64_t ap_book_bytes(const void *bytes, uint64_t size) {
     if (size < HEADER || !ap_is_book(bytes, size)) return 0;
     book_header h;
@@ -128,7 +129,7 @@ static int check_program(const ap_book *book, const ap_page *page, ap_error *err
     const ap_program *program = book->program[page->program];
     const ap_facts *f = &program->facts;
     const unsigned char *members = program->bytes + AP_PROGRAM_HEADER; /* within the head: it has been checked */
-    const uint32_t kind = page->kind == AP_ALLTOALLV ? AP_ALLTOALL : page->kind;
+    const uint32_t kind = page->kind == AP_ALLTOALLV ? AP_ALLTOALL : page->kind; /* the same programs serve both */
     int ok = f->kind == kind && f->ranks == book->ranks && f->members == page->members &&
                f->roots == (page->root >= 0) && program->even && !memcmp(members, page->member, 4 * (size_t)page->members);
     if (ok && f->roots) ok = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
@@ -152,6 +153,8 @@ static int read_programs(ap_book *book, const book_tables *t, ap_error *error) {
     return AP_OK;
 }
 
+/* Checks all of the book but the sections of single ranks in its programs: ap_prepare checks these. NULL and an
+ * error. */
 ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
     book_tables t = {.bytes = bytes, .size = size};
     ap_book *book = calloc(1, sizeof *book);

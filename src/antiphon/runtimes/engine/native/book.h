@@ -15,7 +15,8 @@ typedef struct {
     const int32_t *member; /* ranks of the machine, in the order of the process group */
     uint64_t start, stop;  /* the sizes: start <= bytes of a call < stop; UINT64_MAX: no limit */
     int32_t program;       /* -1: calls are left to the library, which was measured to be faster */
-    int measured, ordered; /* ordered: values are combined in the same order at all sizes */
+    int measured;          /* whether the choice rests on measured times, not only on a model */
+    int ordered;           /* whether values are combined in the same order at all sizes */
     const char *label;     /* names the planner; `label_bytes` long, without a final zero */
     uint32_t label_bytes;
 } ap_page;

@@ -14,6 +14,8 @@ struct ap_chooser {
     ap_range *range;  /* as the caller numbers them */
 };
 
+/* Fills in the range of a page as a process group sees it: with the root as a process of the group. False if the page
+ * is for another group. `rank_of`: for each of the `count` processes of the group its rank of the machine. */
 int ap_range_of(const ap_page *page, const int32_t *rank_of, uint32_t count, ap_range *range) {
     if (page->members != count) return 0;
     *range = (ap_range){.kind = page->kind, .root = -1, .start = page->start, .stop = page->stop};
@@ -29,7 +31,8 @@ static size_t list_of(const ap_chooser *chooser, uint32_t kind, int32_t root) {
     return chooser->lists * kind + (size_t)(root + 1);
 }
 
-/* A counting sort of the ranges by kind and root, which keeps the order within each list. */
+/* A counting sort of the ranges by kind and root, which keeps the order within each list. `roots`: all roots are below
+ * it. NULL: out of memory. */
 ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t roots) {
     ap_chooser *chooser = calloc(1, sizeof *chooser);
     if (!chooser) return NULL;
@@ -57,6 +60,8 @@ void ap_chooser_close(ap_chooser *chooser) {
     free(chooser->first), free(chooser->number), free(chooser->range), free(chooser);
 }
 
+/* The number of the first range of this kind and root that holds `bytes`, or why there is none (AP_OTHER_...,
+ * negative). */
 int64_t ap_choose(const ap_chooser *chooser, uint32_t kind, int32_t root, uint64_t bytes) {
     const uint32_t *first_of_kind = chooser->first + list_of(chooser, kind, -1);
     if (first_of_kind[0] == first_of_kind[chooser->lists]) return AP_OTHER_KIND;

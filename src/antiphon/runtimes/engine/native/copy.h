@@ -17,6 +17,8 @@ static inline void ap_copy(void *to, const void *from, size_t bytes) {
     if (bytes >= MIN_BYTES) {
         unsigned char *t = to;
         const unsigned char *f = from;
+        /* copy 16 bytes, then go on at the next multiple of 16 in `to`, `head` bytes ahead; bytes between are copied
+         * twice */
         size_t head = -(uintptr_t)t & (sizeof(wide) - 1);
         memcpy(t, f, sizeof(wide));
         t += head, f += head, bytes -= head;

@@ -45,7 +45,8 @@ typedef struct {
 /* Where a stretch begins in memory. */
 static unsigned char *address_of(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
 
-/* Copies the data of a message into its staging memory (`into`), or from there to its stretches. */
+/* Copies the data of a message into its staging memory (`into`), or from there to its stretches, which ap_segments
+ * (stage.h) lists. */
 static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
     ap_cursor c = ap_segments(&r->plan->task[r->l->task[instance]], instance);
     for (ap_stretch s; ap_next_segment(r->plan, &c, &s); stage += s.length * r->item) {
@@ -95,7 +96,8 @@ static void push_work(run *r, uint32_t instance) { r->l->work[r->last++] = insta
 
 static int start_lane(run *r, uint32_t lane);
 
-/* Counts one of its waits as done. After the last, a message starts if it is the next of its lane; a fold or join is queued. */
+/* Counts one wait of an instance as done. After its last one, a message starts if it is the next of its lane; a fold or
+ * join is queued. */
 static int release_instance(run *r, uint32_t instance) {
     if (--r->l->waiting[instance]) return AP_OK;
     if (r->l->lane[instance] == AP_NO_LANE) {
@@ -108,15 +110,15 @@ static int release_instance(run *r, uint32_t instance) {
 /* Counts an instance as complete, for those that wait for it and, with the last one of a task, for those that wait for the task. */
 static int finish_instance(run *r, uint32_t instance) {
     ap_layout *l = r->l;
-    uint32_t o = l->task[instance];
+    uint32_t task = l->task[instance];
     int code = AP_OK;
     r->done++;
     for (uint32_t e = l->fine.begin[instance]; e < l->fine.begin[instance + 1] && !code; e++)
         code = release_instance(r, l->fine.to[e]);
-    if (--l->remaining[o]) return code;
-    for (uint32_t e = l->coarse.begin[o]; e < l->coarse.begin[o + 1]; e++) {
-        const ap_task *x = &r->plan->task[l->coarse.to[e]];
-        for (uint32_t i = 0; i < x->instances && !code; i++) code = release_instance(r, x->first + i);
+    if (--l->remaining[task]) return code;
+    for (uint32_t e = l->coarse.begin[task]; e < l->coarse.begin[task + 1]; e++) {
+        const ap_task *waiter = &r->plan->task[l->coarse.to[e]];
+        for (uint32_t i = 0; i < waiter->instances && !code; i++) code = release_instance(r, waiter->first + i);
     }
     return code;
 }
@@ -189,7 +191,7 @@ static int poll_transport(run *r, int block) {
 
 enum { MAX_LOCAL_OPERANDS = 16 }; /* on the stack; more are allocated */
 
-/* Combines the values of a fold's instance. */
+/* Combines the values of a fold's instance: stretch 0 of the task is the result, the others are the operands. */
 static int fold_instance(run *r, uint32_t instance, const ap_task *s) {
     const void *local_operands[MAX_LOCAL_OPERANDS], **operands = local_operands;
     ap_stretch to = ap_piece_of(r->plan, s, instance, 0);
@@ -228,6 +230,7 @@ static int run_plan(run *r) {
         if (r->first < r->last) {
             uint32_t instance = l->work[r->first++];
             const ap_task *s = &r->plan->task[l->task[instance]];
+            /* joins, empty messages, and sends that staging memory has completed have nothing to do here */
             if (s->kind == AP_FOLD) code = r->trace ? traced_fold(r, instance, s) : fold_instance(r, instance, s);
             if (!code) code = finish_instance(r, instance);
             if (!code && r->active && r->folded >= POLL_BYTES) code = poll_transport(r, /* block */ 0);
@@ -252,7 +255,7 @@ static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     return AP_OK;
 }
 
-/* Sets the layout's state of a run to its beginning. */
+/* Sets the state of a run in the layout to that at its beginning. */
 static void reset_layout(ap_layout *l, const ap_plan *plan) {
     memcpy(l->waiting, l->pending, 4 * (size_t)l->instances);
     for (uint32_t o = 0; o < plan->tasks; o++) l->remaining[o] = plan->task[o].instances;
@@ -283,6 +286,7 @@ static int check_buffer(const ap_plan *plan, int buffer, const void *buffer_addr
                    (unsigned long long)needed);
 }
 
+/* Does what a run with this type needs and what can be done before it: builds the layout, allocates scratch. */
 int ap_ready(ap_plan *plan, int type, ap_error *error) {
     size_t item = ap_type_size(type);
     if (!item) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
@@ -292,6 +296,8 @@ int ap_ready(ap_plan *plan, int type, ap_error *error) {
     return code ? code : take_scratch(plan, needed[AP_SCRATCH], error);
 }
 
+/* Runs all operations of this rank, at most `timeout` seconds without progress (0: no limit). A failed run leaves plan
+ * and wire `broken`, as messages may still arrive in their memory. */
 int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type, int operation,
            ap_wire *wire, double timeout, ap_error *error) {
     size_t item = ap_type_size(type);
@@ -374,6 +380,7 @@ static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     return ok;
 }
 
+/* As ap_ready, and touches the memory; pauses, or stops early, as `pace` says (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error) {
     int code = ap_ready(plan, type, error);
     if (code) return code;

@@ -97,6 +97,8 @@ static void copy_or_move(void *to, const void *from, size_t bytes) {
         memmove(to, from, bytes);
 }
 
+/* result = ((operand 0 + operand 1) + operand 2) + ..., with the operator for +. `count`: operands; `n`: elements of
+ * each. */
 void ap_fold(void *result, const void *const *operands, size_t count, size_t n, int type, int operation) {
     size_t size = ap_type_size(type);
     if (!n || !count) return;

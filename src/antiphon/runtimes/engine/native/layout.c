@@ -163,9 +163,10 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
 }
 
 typedef struct {
-    /* lane: bit 63: it sends; channel; peer. key: the time at which it is due, times `slices` of the plan to stay a whole
-     * number. Piece i of a task is due at `when` + 2 i as planned; in n times as many slices, of which n make a planned one,
-     * at `when` + 2 i / n, and n is slices / AP_PLANNED_SLICES. Of equal keys, the smaller instance is first. */
+    /* lane: bit 63: it sends; channel; peer. key: the time at which it is due, times `slices` of the plan to stay a
+     * whole number. Piece i of a task is due at `when` + 2 i as planned. In n = slices / AP_PLANNED_SLICES times as
+     * many slices, n of them make a planned one, so slice i is due at `when` + 2 i / n. Of equal keys, the smaller
+     * instance is first. */
     uint64_t lane, key;
     uint32_t instance;
 } message;
@@ -227,6 +228,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
     return AP_OK;
 }
 
+/* Builds the layout of a plan for elements of `item` bytes, unless it is that already. */
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error) {
     ap_layout *l = &plan->layout;
     if (l->item == item && l->split == plan->split) return AP_OK; /* `slices` never change in a plan */

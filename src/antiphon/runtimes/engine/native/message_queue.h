@@ -24,7 +24,9 @@ typedef struct message {
     uint64_t bytes, capacity; /* capacity: bytes of memory at `data`, if it is received */
     uint32_t channel, number; /* number: the engine's; reported when the message is done */
     head head;                /* of sends, and of messages set aside */
-    int complete, own_memory; /* of messages set aside. complete: all bytes have arrived; own_memory: not claimed by a receive */
+    /* of messages set aside. complete: all bytes have arrived; own_memory: `data` is from malloc, no receive has
+     * claimed it */
+    int complete, own_memory;
 } message;
 
 typedef struct {

@@ -25,8 +25,9 @@ static int wait_for_all(MPI_Request *request, double timeout, const char *where,
     return AP_OK;
 }
 
-/* Two barriers: a process that comes after others have given up completes the first, which they had begun, but not the
- * second. That takes twice as long to time out, as others may come to it later by the timeout of the first. */
+/* Returns once all processes have come, or AP_TIMEOUT (`timeout` 0: at once). Two barriers: a process that comes after
+ * others have given up completes the first, which they had begun, but not the second. That takes twice as long to time
+ * out, as others may come to it later by the timeout of the first. */
 int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_error *error) {
     int failed = AP_OK;
     for (int turn = 0; turn < 2 && !failed && timeout > 0; turn++) {
@@ -38,6 +39,7 @@ int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_err
     return failed;
 }
 
+/* The minimum of `own` over all processes; AP_TIMEOUT if not all have come within `timeout` seconds (0: no limit). */
 int ap_mpi_minimum(MPI_Comm comm, int own, int *minimum, double timeout, const char *where, ap_error *error) {
     MPI_Request request;
     if (timeout <= 0) {

@@ -16,7 +16,7 @@ enum { PACK = 1 << 12 };
 typedef struct packet {
     struct packet *next; /* in the list of spare packets */
     ap_call_id call;     /* what is sent begins here */
-    uint64_t bytes;      /* of the data, here or in the second message; of a note (mpi_messages.c) 0, or that it gave up */
+    uint64_t bytes;      /* of the data, here or in the second message; of a note (mpi_messages.c) 0, or GAVE_UP */
     unsigned char data[PACK];
 } packet;
 
@@ -41,12 +41,12 @@ typedef struct {
     int active, space;    /* requests under way; entries of the three arrays */
     size_t piece;         /* bytes of a message above which it is sent in several; SIZE_MAX: never */
     int most_tag;         /* the greatest tag, for notes between calls; messages use lower ones */
-    int crowded;          /* `yields`, unless MPI itself yields the processor between tests */
+    int crowded;          /* whether to yield the processor while waiting: `yields`, but 0 if MPI's tests do that */
     packet *spare;            /* list of packets to be used again */
     int has_notified;         /* the others have been notified which call this process is in */
     ap_shared *shared; /* memory shared with processes of this host; NULL: none */
     int *member;       /* per rank of the program, its number in `shared`; -1: not on this host */
-    int yields;        /* there are more processes on this host than processors */
+    int yields;        /* whether there are more processes on this host than processors */
 } mpi_wire;
 
 /* Fills `error` with the text of MPI's error code; returns AP_TRANSPORT. */

@@ -234,8 +234,8 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
     return result;
 }
 
-/* Define a function that makes communicators: its name and parameters, the number of communicators and of their ranks, the
- * caller's configuration, and the arguments to pass on. */
+/* Define a function that makes communicators, in its parameter `comms`: its name and parameters, the number of
+ * communicators and of the ranks of each, the caller's configuration, and the arguments to pass on. */
 #define MAKER(name, parameters, count, ranks, config, ...) \
     EXPORT ncclResult_t name parameters { \
         NEXT(name); \
@@ -300,7 +300,7 @@ static size_t bytes_of(ncclDataType_t type) {
 /* The selection string of NCCL for a rule; NULL if there is none. It selects all algorithms whose names begin with it;
  * "A+^B": those of A but not of B; "": no selection. NCCL 2.31 has only names without protocols. */
 static const char *selection_of(const rule *r) {
-    static const char *const names[][AP_PROTOCOLS + 1] = { /* protocol: ll, ll128, simple, any */
+    static const char *const names[][AP_PROTOCOLS + 1] = { /* by algorithm, then protocol: ll, ll128, simple, any */
         {"TREE_LL+^TREE_LL128", "TREE_LL128", "TREE_SIMPLE", "TREE"},
         {"RING_LL+^RING_LL128", "RING_LL128", "RING_SIMPLE", "RING"},
         {NULL, NULL, "COLLNET_DIRECT_SIMPLE", "COLLNET_DIRECT_SIMPLE"},

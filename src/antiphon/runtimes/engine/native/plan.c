@@ -1,8 +1,8 @@
 /* Makes a rank's plan for a size from its section of the program: addresses, each checked to lie in its buffer.
  *
- * All sizes and addresses of a run are computed here, in 128 bits, and refused above AP_MOST_ELEMENTS; so whatever is
- * computed from them later (an address times the bytes of an element, a piece of a message) is below 2^63. ap_extents returns
- * the bytes that each buffer of the caller must have.
+ * All sizes and addresses of a run are computed here, in 128 bits, and refused above AP_MOST_ELEMENTS; so all that is
+ * computed from them later (an address times the bytes of an element, a piece of a message) is below 2^63. ap_extents
+ * returns the bytes that each buffer of the caller must have.
  *
  * Threading: a plan is used by one thread at a time; different plans of a program may be prepared at once.
  * Ownership: a plan owns its tables, layout, scratch and staging memory; it does not need its program any longer.
@@ -18,9 +18,9 @@ typedef __int128 wide; /* for elements and addresses, whose products with weight
 
 static const wide MAX_ELEMENTS = (wide)AP_MOST_ELEMENTS;
 
-/* The number of slices of an operation that has `pieces` in the program, scaled by plan->slices / AP_PLANNED_SLICES (how many
- * times as many slices this run has), rounded up. Any number is correct: slices of one operation wait for the same slices of
- * another, and messages keep an order in which each comes after all that it waits for (order_messages). */
+/* The number of slices of an operation that has `pieces` in the program: times plan->slices / AP_PLANNED_SLICES,
+ * rounded up. Any number is correct: slice i of an operation waits for slice i of another, and messages keep an order
+ * in which each comes after all that it waits for (order_messages). */
 static uint32_t slice_count(const ap_plan *plan, uint32_t pieces) {
     return pieces > 1 ? (uint32_t)(((uint64_t)pieces * plan->slices + AP_PLANNED_SLICES - 1) / AP_PLANNED_SLICES) : pieces;
 }
@@ -46,7 +46,7 @@ static wide at_point(const addresses *a, ap_point point) {
     return begin + (wide)((unsigned __int128)elements * (uint64_t)point.part / a->program->denominator);
 }
 
-/* Where a point lies in the caller's input or output: the base moves it by `shift` units; -1: outside. */
+/* Where a point lies in the caller's input or output: the base moves it by `shift` units. Negative: outside. */
 static wide in_buffer(const addresses *a, const ap_base *b, uint32_t point) {
     if (!a->count) return a->at[point] + (wide)a->unit * b->shift;
     const int64_t whole = a->section->point[point].whole;
@@ -119,7 +119,7 @@ static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, u
         piece = (length + pieces - 1) / pieces; /* the longest */
         out->stride = (uint64_t)stride;
         if (piece > stride) return 0;
-        piece += stride * (pieces - 1);
+        piece += stride * (pieces - 1); /* from the beginning of the first to the end of the last */
     }
     if (inside < 0 || inside + piece > capacity) return 0;
     out->begin = a->offset[b->slot] + (uint64_t)inside;
@@ -159,7 +159,7 @@ static int resolve_tasks(addresses *a, ap_plan *plan, ap_error *error) {
             ap_stretch where;
             if (!resolve_part(a, plan, s->part[op->first_part + i], pieces, &where))
                 return fail_address(error, plan->rank, "operation", o);
-            if (message || i == 0) task->elements += where.length;
+            if (message || i == 0) task->elements += where.length; /* of a fold only the result counts */
             if (task->elements > (uint64_t)MAX_ELEMENTS) return fail_address(error, plan->rank, "operation", o);
             if (op->kind == AP_FOLD && where.length != task->elements)
                 return ap_fail(error, AP_INVALID,
@@ -301,6 +301,7 @@ void ap_release(ap_plan *plan) {
     free(plan);
 }
 
+/* Bytes of input, output and scratch, with elements of `item` bytes. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error) {
     for (int i = 0; i < 3; i++) {
         unsigned __int128 all = (unsigned __int128)plan->sizes[i] * item;
@@ -312,6 +313,7 @@ int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *er
     return AP_OK;
 }
 
+/* From now on messages of more than `bytes` are split; 0: none is. All ranks must choose the same. */
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error) {
     /* at least 64, so that a part has at least one element; 1 is AP_USUAL_SPLIT */
     if (bytes && bytes < 64) return ap_fail(error, AP_INVALID, "messages are split at 64 bytes or more, not %d", (int)bytes);

@@ -18,14 +18,14 @@ typedef struct {
  * one or more instances, each of which does a part of its data. */
 typedef struct {
     uint8_t kind;
-    uint8_t coarse; /* it is split, but its waiters must wait for all of its instances (layout.c) */
+    uint8_t coarse; /* it is split, but tasks that wait for it must wait for all of its instances (layout.c) */
     uint32_t peer, channel, when; /* when: order of the program; messages of step s at 2 s, its folds at 2 s + 1 */
     uint32_t pieces;              /* slices: those of the program, scaled by `slices` of the plan; 1: not sliced */
     uint32_t instances;           /* one per piece; without pieces, one per message or fold that it is split into */
     uint32_t first;               /* number of its first instance */
-    uint32_t stretch, stretches;  /* its data: stretch[stretch] and following of the plan */
+    uint32_t stretch, stretches;  /* its data: plan->stretch[stretch] and following; a fold's result is the first */
     uint64_t elements;            /* of the whole message, or of a fold's result */
-    uint32_t first_wait, waits;   /* operations that must be complete before: wait[first_wait] and following */
+    uint32_t first_wait, waits;   /* tasks that must be complete before: plan->wait[first_wait] and following */
 } ap_task;
 
 /* A lane: the messages to or from one peer on one channel, in the order in which they start: instances queue[begin] to
@@ -52,8 +52,8 @@ typedef struct {
     uint64_t split;
     uint32_t instances, lanes;
     uint32_t *task;    /* of each instance */
-    uint32_t *pending; /* per instance, how many instances and tasks it waits for */
-    uint32_t *lane;    /* per instance, the number of its lane; AP_NO_LANE if it is no message */
+    uint32_t *pending; /* per instance, the number of instances and tasks that it waits for */
+    uint32_t *lane;    /* per instance, the number of its lane; AP_NO_LANE if it is no message, or an empty one */
     uint32_t *queue;   /* instances by lane, in order */
     ap_lane *lane_of;  /* by number of a lane */
     ap_edges fine;                      /* from an instance to those that wait for it, not for its whole task */
@@ -61,10 +61,10 @@ typedef struct {
     uint64_t messages, sends; /* numbers of messages: all, and those from this rank */
     uint64_t received;        /* elements of all messages to this rank */
     /* the state of a run */
-    uint32_t *waiting;   /* per instance, how many of `pending` are not complete yet */
+    uint32_t *waiting;   /* per instance, the number of its `pending` that are not complete yet */
     uint32_t *remaining; /* per task, its instances that are not complete */
     uint32_t *work;      /* queue of folds and joins that are ready */
-    uint32_t *head, *flying; /* per lane, its next message, and how many messages are started, not complete */
+    uint32_t *head, *flying; /* per lane, its next message (in `queue`); messages that are started, not complete */
     void **stage;        /* per instance, its staging memory (stage.h) or NULL */
     uint64_t *record;    /* per message under way, its record if runs are traced; else NULL */
 } ap_layout;

@@ -14,9 +14,9 @@
 
 #include "api.h"
 
-/* How background work proceeds. `gentle`: after about a tenth of a millisecond it sleeps for ten times as long, so that a
- * thread on this processor, perhaps actively waiting for a message, is never delayed for longer, whatever the scheduler
- * does. */
+/* How background work proceeds. `stop`: any thread sets it to end the work. `gentle`: after about a tenth of a
+ * millisecond the work sleeps for ten times as long, so that it never delays a thread on this processor, perhaps one
+ * that actively waits for a message, by more than that tenth. */
 struct ap_pace {
     _Atomic int stop;
     int gentle;

@@ -113,6 +113,7 @@ static const char *read_word(const char *text, const char *end, char *word, size
     return text < end ? text + 1 : end;
 }
 
+/* Returns the book of an answer, from malloc, and fills its summary; NULL: the book is damaged. */
 unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, uint64_t *size, ap_plan_summary *summary) {
     const char *at = (const char *)answer, *end = at + bytes;
     at = read_word(at, end, summary->how, sizeof summary->how);
@@ -134,8 +135,8 @@ unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, 
 
 enum { PIPE = 1 << 20, END_TIMEOUT = 3000 }; /* bytes; milliseconds that the planner has to end after SIGTERM */
 
-static pid_t planner;
-static int planner_output = -1, planner_input = -1; /* our ends of a pipe and a socket */
+static pid_t planner; /* its process id; 0: there is none */
+static int planner_output = -1, planner_input = -1; /* our ends of a pipe and a socket; -1: closed */
 static unsigned char *answer_text;                   /* received so far: answer_bytes of answer_space bytes */
 static size_t answer_bytes, answer_space;
 
@@ -157,6 +158,7 @@ static void start_planner(const char *request, const char *cache_path) {
     if (!remaining) send(planner_input, "end\n", 4, MSG_NOSIGNAL);
 }
 
+/* From now on the planning process uses idle processors only. */
 void ap_planner_lower_priority(void) {
     if (planner_input >= 0) send(planner_input, "lower\n", 6, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -257,6 +259,7 @@ static void *run_in_background(void *argument) {
     return NULL;
 }
 
+/* Does work in a thread of low priority; if there can be no thread, at once and in this one. NULL: out of memory. */
 ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), void *argument) {
     ap_background *b = calloc(1, sizeof *b);
     pthread_attr_t attributes;
@@ -280,6 +283,7 @@ ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), 
 
 int ap_background_done(const ap_background *b) { return atomic_load_explicit(&b->done, memory_order_acquire); }
 
+/* Asks the work to stop, waits for its end, and frees its memory. */
 void ap_background_end(ap_background *b) {
     if (!b) return;
     atomic_store(&b->pace.stop, 1);
@@ -303,8 +307,8 @@ void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]
     }
 }
 
-/* True says that the book is good for this job. It is not installed if there is a table already, or if none may be
- * installed any more; that is no failure. */
+/* Makes these bytes, from malloc, the table of the job, or frees them. True says that the book is good for this job. It
+ * is not installed if there is a table already, or if none may be installed any more; that is no failure. */
 int ap_auto_install_table(unsigned char *bytes, uint64_t size) {
     ap_state *p = &ap_preload;
     ap_table t = {.bytes = bytes, .size = size, .of_world = 1};
@@ -331,6 +335,7 @@ int ap_auto_has_table(void) {
     return has;
 }
 
+/* From now on no table is installed; returns whether there is one. */
 int ap_auto_close_table(void) {
     pthread_mutex_lock(&table_lock);
     table_closed = 1;
@@ -353,7 +358,7 @@ static uint64_t own_words[AP_QUERY_WORDS]; /* what process 0 contributes to a qu
 /* The answer of the planning process, while a background thread reads it. */
 static struct {
     ap_background *background;
-    int begun;
+    int begun; /* the whole answer is here; a thread reads it, or has read it */
     unsigned char *answer;
     uint64_t bytes, size, digest[4]; /* bytes of the answer; bytes and digest of its book */
     ap_plan_summary summary;
@@ -383,7 +388,7 @@ static void poll_answer(void) {
             ap_background *background = ap_background_begin(read_answer, NULL);
             pthread_mutex_lock(&answer_lock);
             if ((reading.background = background)) return;
-            free(reading.answer);
+            free(reading.answer); /* out of memory: nobody reads it */
         }
         status = AP_NEVER;
     } else if (!reading.background || !ap_background_done(reading.background)) {
@@ -403,6 +408,7 @@ static void poll_answer(void) {
     ap_auto_summary = summary;
 }
 
+/* At process 0: writes what it contributes to a query, whether its planning has ended and which book came of it. */
 void ap_auto_status(uint64_t words[AP_QUERY_WORDS]) {
     pthread_mutex_lock(&answer_lock);
     poll_answer();
@@ -476,6 +482,8 @@ static void find_table(const char *facts) {
     free(answer), free(request);
 }
 
+/* Collective, in MPI_Init: takes the cached table, or begins to plan. False: MPI failed, or a process is out of
+ * memory. */
 int ap_auto_begin(void) {
     ap_state *p = &ap_preload;
     char own[PROCESS_TEXT] = "", *all = NULL;

@@ -22,8 +22,8 @@
 #include "prefault.h"
 #include "transport.h"
 
-/* Values of the word AP_PREPARED, of which the maximum over all processes counts, so each is worse than those before
- * it. UNPREPARED: something failed, so plans are made when calls need them. NO_BYTES: this process could not read the
+/* Values of the word AP_PREPARED, from the best to the worst: a query yields the maximum over all processes.
+ * UNPREPARED: something failed, so plans are made when calls need them. NO_BYTES: this process could not read the
  * table. */
 enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
 
@@ -187,7 +187,7 @@ static void give_up(ap_group *g) {
 /* Acts on a completed query; true if this call is the first by plans. */
 static int act_on_query(ap_group *g, int *code) {
     ap_query *q = &g->query;
-    q->next_call = q->calls + q->calls / INTERVAL_SHARE;
+    q->next_call = q->calls + q->calls / INTERVAL_SHARE; /* when the next query follows */
     if (q->agreed[AP_STATUS] == AP_READY) q->next_call = q->calls; /* at once */
     if (q->sends_table) {
         q->sends_table = 0;
@@ -224,7 +224,7 @@ static int switch_to_plans(ap_group *g) {
     return enough_memory;
 }
 
-/* The last call comes first; at most one entry for each kind, root, type and size. */
+/* Puts a call first in the list of recent ones, which has at most one entry for each kind, root, type and size. */
 static void add_recent(ap_query *q, const ap_recent_call *call) {
     int at = 0;
     while (at < q->recents && (q->recent[at].kind != call->kind || q->recent[at].root != call->root ||
@@ -236,7 +236,8 @@ static void add_recent(ap_query *q, const ap_recent_call *call) {
     q->recent[0] = *call;
 }
 
-/* Returns 1: the call is the first by plans, or `error` is set (preload.h). */
+/* Called before each call of a communicator that waits for plans. Returns 1 if this is the first call by plans, or if
+ * `error` is set; 0: the library serves it. `plannable`: a plan could serve it. */
 int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, ap_error *error) {
     ap_query *q = &g->query;
     int code = MPI_SUCCESS, switches = 0;
@@ -255,6 +256,7 @@ int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, 
     return code != MPI_SUCCESS;
 }
 
+/* Called when the communicator is freed, or gets no plans: ends its query and its preparation. */
 void ap_auto_release(ap_group *g) {
     if (!ap_preload.finalized) complete_query(&g->query);
     end_preparation(&g->query);
@@ -272,6 +274,7 @@ static void complete_all_queries(void) {
     }
 }
 
+/* Collective over the job, in MPI_Finalize. */
 void ap_auto_end(void) {
     int has_table = ap_auto_close_table(), all = 0;
     complete_all_queries();

@@ -134,6 +134,7 @@ void ap_register_types(void) {
     }
 }
 
+/* False: the type is invalid, which MPI will report. */
 int ap_type_of(MPI_Datatype type, ap_data_type *data) {
     const slot *s = slot_of(type);
     if (s->used) {
@@ -147,6 +148,7 @@ int ap_type_of(MPI_Datatype type, ap_data_type *data) {
 
 int ap_is_built_in(MPI_Datatype type) { return slot_of(type)->used; }
 
+/* The engine's operator; -1: it has none. */
 int ap_operator_of(MPI_Op op) {
     if (op == MPI_SUM) return AP_SUM;
     if (op == MPI_PROD) return AP_PROD;
@@ -192,6 +194,7 @@ static int find_cuda(struct dl_phdr_info *info, size_t size, void *unused) {
     return is_called(info, "libcuda.so") || is_called(info, "libcudart.so");
 }
 
+/* Whether this process can have buffers in the memory of a GPU. */
 int ap_gpus_possible(void) { return dl_iterate_phdr(find_cuda, NULL) || !access("/dev/nvidiactl", F_OK); }
 
 /* cuPointerGetAttribute; NULL if CUDA is not loaded. Searched for again after another library was loaded. */
@@ -216,6 +219,7 @@ static int is_of_device(attribute_of get_attribute, const void *buffer) {
     return !get_attribute(&type, MEMORY_TYPE, (unsigned long long)(uintptr_t)buffer) && type == DEVICE_MEMORY;
 }
 
+/* Collective: whether any process passes a buffer in the memory of a GPU to this call. Returns an error code of MPI. */
 int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere) {
     const attribute_of get_attribute = find_attribute_function();
     int on_device = get_attribute && (is_of_device(get_attribute, call->send) || is_of_device(get_attribute, call->recv));

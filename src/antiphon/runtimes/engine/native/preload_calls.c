@@ -8,10 +8,12 @@
 
 #include "preload.h"
 
-/* Define a collective. A call is passed on at once if it is cached that no plan serves this function or these arguments; the
- * code for that is small and separate, in two cache lines. Else ap_serve decides. In all definitions, `a` is the buffer to
- * send, with `n` elements of type `t`, and `b` the one to receive, with `m` of type `u`. `own`: this library's function, whose
- * address ap_bypass replaces in the program's tables; `cached->library`: PMPI's, in a cache line that is read anyway. */
+/* Define a collective. A call is passed on at once if it is cached that no plan serves this function or these
+ * arguments; the code for that is small and separate, in two cache lines. Else ap_serve decides. FUNCTION: its number
+ * (preload.h). ROOT, COUNT, TYPE: the arguments by which a call is cached; root -1: none. Further arguments of the
+ * macro: the other members of ap_call. In all definitions, `a` is the buffer to send, with `n` elements of type `t`,
+ * and `b` the one to receive, with `m` of type `u`. `own`: this library's function, whose address ap_bypass replaces in
+ * the program's tables; `cached->library`: PMPI's, in a cache line that is read anyway. */
 #define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
     extern __typeof__(MPI_##NAME) own_##NAME __attribute__((alias("MPI_" #NAME), visibility("hidden"))); \
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \

@@ -213,6 +213,8 @@ static int inspect_mpi(void) {
     return all_ok(ready);
 }
 
+/* As set_up, for programs that measure calls by plans of their own, without LD_PRELOAD and tables. False: MPI
+ * failed. */
 int ap_init_for_measuring(void) {
     ap_state *p = &ap_preload;
     if (p->on) return 1;

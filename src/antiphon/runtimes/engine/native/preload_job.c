@@ -1,5 +1,5 @@
 /* What all processes of the job share: the state of the preloaded library, the settings from environment variables, and waiting
- * for all processes. preload.h says what each function does.
+ * for all processes.
  *
  * Role: the bottom of the preload_* files; calls none of them.
  * Threading: ap_preload is written in MPI_Init and MPI_Finalize by the thread that calls them, and read by all threads in
@@ -28,6 +28,7 @@ const char *const ap_kind_names[AP_PAGE_KINDS] = {"broadcast",     "reduce",    
 enum { DEFAULT_NEW_CALLS = 8 };
 enum { DEFAULT_MIN_BYTES = 2000 }; /* of calls by unmeasured plans (ap_settings.min_bytes) */
 
+/* Sets `problem`, unless it is set already: only the first problem is reported. */
 void ap_complain(char problem[AP_TEXT], const char *format, ...) {
     va_list arguments;
     if (problem[0]) return;
@@ -55,7 +56,8 @@ static int read_size(const char *text, uint64_t *bytes) {
     return 1;
 }
 
-/* Parses "plan:library,plan:library,...": process i takes pair i, or the last one if there are fewer. */
+/* For tests: the seconds of calls by the plan and by the library, from ANTIPHON_TRIED="plan:library,plan:library,...":
+ * process i takes pair i, or the last one if there are fewer. False where it is not set, or no such text. */
 int ap_trial_override(int process, double seconds[2]) {
     const char *at = getenv("ANTIPHON_TRIED");
     for (int i = 0; at && *at; i++) {
@@ -80,6 +82,8 @@ static double draw_number(uint64_t seed, uint64_t a, uint64_t b) {
     return (double)(x >> 11) / (double)(1ull << 53); /* the highest 53 bits */
 }
 
+/* For tests: replaces the time of a call by a candidate, if ANTIPHON_TRIED says so ("drawn:SEED", or pairs as
+ * above). */
 void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
     const char *text = getenv("ANTIPHON_TRIED");
     double pair[2];
@@ -95,6 +99,8 @@ void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
     }
 }
 
+/* For recording calls: the candidate (program, slices) whose turn it is, from ANTIPHON_TRIED="turns:1x4,2x4,0x4". False
+ * where it is not set. */
 int ap_learn_turn(uint64_t call, ap_candidate *candidate) {
     const char *text = getenv("ANTIPHON_TRIED");
     ap_candidate turn[AP_MAX_CHOICES];

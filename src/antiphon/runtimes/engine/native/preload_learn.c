@@ -37,7 +37,7 @@ struct ap_learning {
     ap_learning *next;
     const ap_row *row;
     int kind, scale, other_calls; /* scale: log2 of the bytes; other_calls: calls of other sizes in a row */
-    uint64_t bytes, calls; /* of the calls that are timed */
+    uint64_t bytes, calls; /* of the calls that are timed: the bytes of each, and their number so far */
     ap_learner *learner;
     ap_row *row_of[AP_MAX_PROGRAMS]; /* per program its row; the first is NULL: the library */
     uint32_t programs, checksum[AP_MAX_PROGRAMS]; /* their number; their checksums, for the file */
@@ -258,7 +258,10 @@ static int is_timed(ap_learning *l, uint64_t bytes) {
     return 1;
 }
 
-/* Outputs and return values: preload.h. */
+/* Chooses how a call is made. *row, *slices: in, the table's plan for it; out, the candidate, with *row NULL for the
+ * library. AP_SERVED: by *row, or the call fails (*code, of MPI, or `error`); else why the library gets it. *stopwatch:
+ * NULL if the call is not timed; else it holds the time of its beginning, which ap_trial_end turns into the seconds
+ * since. */
 int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error) {
     ap_learning *l = find_learning(g, *row, kind, bytes);
@@ -285,6 +288,7 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
     return *row || *code ? AP_SERVED : ap_learner_is_searching(l->learner) ? AP_LEARNING : AP_LEARNED;
 }
 
+/* The candidate that ap_learn_begin has just chosen (the first learner of the list) cannot run at some process. */
 void ap_learn_refuse(ap_group *g) {
     ap_learner_refuse(g->learning->learner);
     g->learning->last = NULL;

@@ -35,6 +35,8 @@ void ap_measure_close(ap_measure *m) {
     free(m->rank_of), free(m);
 }
 
+/* Collective. `comm`: a communicator by its number in Fortran; `rank_of`: its processes as ranks of a machine of
+ * `ranks`. */
 ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     ap_measure *m = calloc(1, sizeof *m);
     MPI_Comm caller_comm = ap_mpi_comm(comm);
@@ -108,8 +110,9 @@ static int call_plan(const ap_call *c, int *code) {
     return ap_serve(c, &stopwatch, code);
 }
 
-/* A barrier before each call, and the mean over the processes of the seconds within the call, as benchmarks of MPI report it.
- * So both the time that a root saves by not waiting and the time that others wait count. */
+/* Collective: *seconds of a call by this program (NULL: by the MPI library): after a barrier before each call, the mean
+ * over calls and processes of the time within the call, as benchmarks of MPI report it. So both the time that a root
+ * saves by not waiting and the time that others wait count. */
 int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error) {
     const MPI_Datatype type = mpi_type(timed->type);

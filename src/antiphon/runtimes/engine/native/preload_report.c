@@ -262,6 +262,7 @@ void ap_report_fallback(int kind, int reason) {
     atomic_fetch_add_explicit(&ap_preload.fallbacks[kind][reason], 1, memory_order_relaxed);
 }
 
+/* Enters a call in the file that other programs read (watch.c). `page`: NULL: it was made by the library. */
 void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slices, uint64_t bytes, double seconds) {
     char name[AP_TEXT];
     /* names the group in the files of calls, alike at all its processes; 0: not computed yet, so it is never 0 */
@@ -338,6 +339,7 @@ void ap_report_unused(void) {
                 ap_kind_names[kind], reasons[reason]);
 }
 
+/* Collective over the job; process 0 writes the report. */
 void ap_report(void) {
     sums s = {.pages = count_pages()};
     report_line *line = calloc(s.pages + 1, sizeof *line);

@@ -29,7 +29,7 @@ typedef struct {
     ap_group *g;
     ap_row *row; /* of the table, for this kind, root and size */
     ap_data_type send, recv;
-    uint32_t slices;       /* of the row's plan (plan.h) */
+    uint32_t slices;       /* of the row's plan, over those planned, times AP_PLANNED_SLICES */
     uint64_t unit;         /* elements of a block for the plan: bytes, unless values are combined (find_type) */
     uint64_t block, bytes; /* bytes of a block, and of the call */
     int at_root, type, op; /* type, op: of the engine (api.h) */
@@ -289,8 +289,8 @@ static int are_contiguous(const ap_call *c, int size) {
 static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
-    /* Of a process that sends or gets at all (below); 'n': one per process. A broadcast has one buffer, its output, and its
-     * input is MPI_IN_PLACE (preload_calls.c). */
+    /* The blocks of a process that sends or gets any (`sends`, `gets` below); 'n': one per process. A broadcast has one
+     * buffer, its output, and its input is MPI_IN_PLACE (preload_calls.c). */
     static const struct { char sends, gets; } blocks_of[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};

@@ -293,6 +293,7 @@ static int are_valid_books(const unsigned char *bytes, uint64_t size) {
     return size > 0;
 }
 
+/* The bytes of a file, from malloc; NULL unless both the file and its folder are trusted. */
 unsigned char *ap_read_trusted(const char *path, uint64_t *size) {
     char folder[PATH_MAX];
     struct stat s;
@@ -312,6 +313,7 @@ static unsigned char *read_stored(const char *path, uint64_t *size) {
     return NULL;
 }
 
+/* The SHA-256 of a regular file; false if there is none. */
 int ap_file_digest(const char *path, char digest[HEX_DIGEST]) {
     struct stat s;
     uint64_t size = 0;
@@ -338,6 +340,7 @@ static unsigned char *table_bytes(const char *path, uint64_t *size, ap_error *er
     return bytes ? bytes : compile_table(full, stored, size, error);
 }
 
+/* Compiles a table before a job, for `antiphon build mpi --table`; AP_OK once its book is stored. */
 int ap_table_store(const char *path, ap_error *error) {
     char stored[PATH_MAX] = "";
     uint64_t size = 0;
@@ -382,8 +385,8 @@ static uint32_t open_book(const char *path, int position, const unsigned char *b
     return 0;
 }
 
-/* Reads the books of the table at `position` of the list into at most `space` elements from `table` on; returns how many are
- * usable. */
+/* Reads the books of the table at `position` of the list into at most `space` elements from `table` on; returns the
+ * number of usable ones. */
 static uint32_t read_table(const char *path, int position, ap_table *table, uint32_t space, char problem[AP_TEXT]) {
     ap_error error = {0, ""};
     uint64_t size = 0;
@@ -402,6 +405,7 @@ static uint32_t read_table(const char *path, int position, ap_table *table, uint
     return books;
 }
 
+/* Reads the usable books of all tables of a list; returns their number. The first table must be for all processes. */
 uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char problem[AP_TEXT]) {
     uint32_t tables = 0;
     if (!list || !*list) {
@@ -425,6 +429,8 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char pro
     return tables;
 }
 
+/* What ANTIPHON_DEAD names now: 0: nothing is dead; i + 1: something is, and the book of table i is for that;
+ * AP_NO_BOOK: no book is. */
 int ap_find_failure(void) {
     char text[AP_PATH] = "";
     const char *setting = ap_preload.set.dead; /* a name, or @ and the file that holds it */
@@ -445,6 +451,7 @@ int ap_find_failure(void) {
     return AP_NO_BOOK;
 }
 
+/* Whether a table has ranks on one host that are on several hosts here. */
 int ap_contradicts_hosts(const ap_table *t) {
     const int32_t *table_host = t->book->host, *real_host = ap_preload.host;
     if (!table_host || !t->of_world || ap_preload.set.any_hosts) return 0;

@@ -10,8 +10,8 @@
 #include "clock.h"
 #include "preload.h"
 
-/* PAIRS: pairs of calls that count, after a first pair that sets up memory and connections. EARLY_CALLS: the calls after which
- * a clear difference decides already. */
+/* PAIRS: pairs of calls that count, after a first pair that sets up memory and connections. EARLY_CALLS: after this
+ * number of calls, the first pair and one that counts, a clear difference decides already. */
 enum { PAIRS = 3, TRIAL_CALLS = 2 * (PAIRS + 1), EARLY_CALLS = 4 };
 
 /* A larger difference is not caused by the system's scheduling of processes. */
@@ -21,7 +21,7 @@ struct ap_trial {
     ap_trial *next;
     const ap_row *row;
     int kind, scale, calls; /* scale: log2 of the bytes; calls: tried so far */
-    int slower, decided;    /* the plan was slower; the trial is over */
+    int slower, decided;    /* whether the plan was slower; whether the trial is over */
     /* Of the last call by the plan. The library's call makes a pair with it only if both are equal. */
     uint64_t bytes;
     int op;
@@ -90,6 +90,9 @@ static int decide_trial(ap_group *g, ap_trial *trial) {
     return code;
 }
 
+/* AP_SERVED: this call runs by the plan; else why the library gets it. *stopwatch: NULL if the call is not timed; else
+ * it holds the time of its beginning, which ap_trial_end turns into the seconds since. Collective where a trial is
+ * decided or a call is timed. *code: an error of MPI. */
 int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **stopwatch, int *code) {
     ap_trial *trial = find_trial(g, row, kind, scale_of(bytes));
     *stopwatch = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;

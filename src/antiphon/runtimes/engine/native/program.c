@@ -101,10 +101,10 @@ uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
 static const uint64_t MAX_WEIGHT = (uint64_t)1 << 61; /* of all blocks together */
 enum { MAX_BLOCKS = 1 << 25 };
 
-/* Ranks that have data before or after a collective, each a block of its own. `count`: of ranks; 1 without a list. */
+/* Ranks that have data before or after a collective, each a block of its own. */
 typedef struct {
     const int32_t *rank; /* NULL: every member has every block instead */
-    uint32_t count;
+    uint32_t count;      /* of ranks; 1 if `rank` is NULL */
 } holders;
 
 typedef struct {
@@ -151,9 +151,9 @@ static int add_weights(const program_head *h) {
     return 1;
 }
 
-/* Adds up the buffers of each rank for a collective that is not custom. With n holders before, block b goes from holder b mod n
- * before to holder b / n after; -1: from or to all members. Returns AP_OK or the error's code, like all functions here with
- * `error`. */
+/* Adds up the buffers of each rank for a collective that is not custom. With n holders before it, block b goes from
+ * number b mod n of these to number b / n of the holders after it; -1: from or to all members. Returns AP_OK or the
+ * error's code, like all functions here with `error`. */
 static int weigh_built_in(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const holders every_rank = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
@@ -162,11 +162,13 @@ static int weigh_built_in(const program_head *h, ap_error *error) {
         [AP_SCATTER] = {roots, members},              [AP_GATHER] = {members, roots},
         [AP_ALLGATHER] = {members, every_rank},       [AP_REDUCESCATTER] = {every_rank, members},
         [AP_ALLREDUCE] = {every_rank, every_rank},    [AP_ALLTOALL] = {members, members}};
-    const holders first = holders_of[f->kind][0], last = holders_of[f->kind][1];
+    const holders before = holders_of[f->kind][0], after = holders_of[f->kind][1];
     ap_buffer_weights *buffer_weights = h->program->buffer_weights;
-    if ((uint64_t)first.count * last.count != f->blocks) return bad_head(error, "its blocks are not those of its kind");
+    if ((uint64_t)before.count * after.count != f->blocks)
+        return bad_head(error, "its blocks are not those of its kind");
     for (uint32_t b = 0; b < f->blocks; b++) {
-        int64_t from = first.rank ? first.rank[b % first.count] : -1, to = last.rank ? last.rank[b / first.count] : -1;
+        int64_t from = before.rank ? before.rank[b % before.count] : -1;
+        int64_t to = after.rank ? after.rank[b / before.count] : -1;
         uint64_t weight = (uint64_t)h->weight[b];
         if (from >= 0) buffer_weights[from].input += weight, buffer_weights[from].in_place += weight;
         /* in place, a block that a rank has both before and after lies in its buffer once */
@@ -174,8 +176,8 @@ static int weigh_built_in(const program_head *h, ap_error *error) {
     }
     for (uint32_t i = 0; i < f->members; i++) {
         ap_buffer_weights *weights = &buffer_weights[h->member[i]];
-        if (!first.rank) weights->input = weights->in_place = h->program->line;
-        if (!last.rank) weights->output = weights->in_place = h->program->line;
+        if (!before.rank) weights->input = weights->in_place = h->program->line;
+        if (!after.rank) weights->output = weights->in_place = h->program->line;
         if (f->kind == AP_ALLTOALL) weights->in_place = weights->input; /* received blocks replace those sent */
     }
     return AP_OK;
@@ -186,9 +188,9 @@ static int by_number(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Adds up the buffers of each rank for a custom collective: (rank, block) counts once before and once after, regardless of the
- * number of contributions. The relation's tables `pre` and `post` have three columns each, of which the first two, blocks and
- * ranks, matter here. A sorted key is rank, block, and 1 for after. */
+/* Adds up the buffers of each rank for a custom collective: (rank, block) counts once before and once after, regardless
+ * of the number of contributions. The relation's tables `pre` and `post` have three columns each; the first two, blocks
+ * and ranks, matter here. A sorted key is rank, block, and 1 for after. */
 static int weigh_relation(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const file_header header = header_of(h->program);
@@ -374,7 +376,8 @@ static uint32_t find_bad_operation(const ap_program *p, const ap_section *s, uin
         while (w < waits && s->wait[w] < o) w++; /* waits only for earlier operations, so that no cycle can arise */
         if (w < waits || !are_parts_good(p, s, op, filled)) break;
     }
-    return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1; /* rows of parts or waits are left over */
+    /* rows of parts or waits that are left over count as a fault of the last operation */
+    return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1;
 }
 
 /* The first slot that no operation fills: it would demand memory for nothing. */
@@ -440,6 +443,7 @@ static int check_weights(const ap_program *p, const ap_section *s, uint32_t rank
                    (unsigned long long)output);
 }
 
+/* Checks the section of a rank, and fills *s with pointers to its tables. AP_OK, or the error's code. */
 int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section *s, ap_error *error) {
     if (rank >= p->facts.ranks) return ap_fail(error, AP_INVALID, "rank %u: the program is for %u ranks", rank, p->facts.ranks);
     directory_entry entry; /* the directory has those of all ranks out of place, then those in place */

@@ -119,10 +119,10 @@ typedef struct {
     const ap_point *point;
     const ap_base *base;
     const ap_class *class;
-    const uint32_t *slot; /* its class, an index */
+    const uint32_t *slot; /* per slot the number of its class */
     const ap_operation *operation;
     const ap_part *part;
-    const uint32_t *wait; /* number of an earlier operation */
+    const uint32_t *wait; /* numbers of earlier operations of this rank */
     const ap_finish *finish;
 } ap_section;
 

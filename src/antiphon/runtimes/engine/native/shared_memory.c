@@ -1,4 +1,6 @@
-/* Memory that processes of one host share: member 0 makes it, the others join it (shared.h).
+/* Memory that processes of one host share: member 0 makes it, the others join it (shared.h). shared_types.h has its
+ * layout, and the functions that find parts of it: queue_of, the queue from one member to another; blocks_from, the
+ * blocks of a member.
  *
  * Threading: one thread per process.
  * Ownership: a file without a name, which the system frees with the last process that maps it. Each process owns its ap_shared.
@@ -44,6 +46,8 @@ static uint64_t make_key(void) {
     return ((uint64_t)t.tv_sec << 32 ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid()) * 0x9E3779B97F4A7C15u | 1;
 }
 
+/* Makes the memory, at member 0, and its name, by which others join; NULL, and a name without key, if the system
+ * cannot. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     memset(name, 0, sizeof *name);
     if (blocks_of(members) >= NO_BLOCK) return NULL; /* numbers of blocks have 16 bits */
@@ -65,6 +69,7 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
 #endif
 }
 
+/* Maps the memory of that name, at the other members; NULL if it cannot be opened here. */
 ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     char path[64];
     struct stat about;
@@ -85,6 +90,7 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     return s;
 }
 
+/* At member 0, once all others have joined or failed to: closes the file; the memory stays mapped. */
 void ap_shared_complete(ap_shared *s) {
     if (s->file >= 0) close(s->file);
     s->file = -1;

@@ -43,9 +43,9 @@ static void *take_spare(void **list, void *next) {
     return spare;
 }
 
-/* A payload that a send can join: the same data, of which nothing is in a block yet. Receivers get payloads in order of
- * their serial number, so not one that is older than the last payload to this receiver: if one receiver got X before Y, and
- * another Y before X, neither payload could proceed. */
+/* A payload that a send can join: it has the same data, and no byte of it is in a block yet; NULL: none. Receivers get
+ * payloads in the order of their serial numbers, so a payload that is older than the last one to this receiver does not
+ * fit: if one receiver got X before Y, and another Y before X, neither payload could proceed. */
 static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
     const target *last = s->out[to].last;
     if (bytes <= INLINE_BYTES) return NULL;
@@ -64,6 +64,7 @@ static payload *new_payload(ap_shared *s, const void *data, size_t bytes) {
     return p;
 }
 
+/* Starts a send to a member. ap_shared_progress reports `number` once all data are in blocks. */
 int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     outgoing *o = &s->out[to];
@@ -130,6 +131,7 @@ static void copy_bytes(message *m, const unsigned char *from, size_t bytes) {
     m->copied += bytes;
 }
 
+/* Starts a receive from a member. ap_shared_progress reports `number` once all data have come. */
 int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error) {
     lane *l = lane_of(&s->in[from], channel);
@@ -186,6 +188,7 @@ static int has_news(const ap_shared *s) {
     return 0;
 }
 
+/* Sleeps until a member posts or reads an entry, at most that long. */
 void ap_shared_sleep(ap_shared *s, int microseconds) {
     const struct timespec duration = {microseconds / 1000000, microseconds % 1000000 * 1000L};
     bell *b = bell_of(s, s->me);
@@ -348,6 +351,8 @@ static int receive_entries(ap_shared *s, uint32_t from, int *moved, ap_error *er
     return AP_OK;
 }
 
+/* A poll: copies all that can be copied without waiting; *moved: whether anything was. Reports the numbers of at most
+ * `capacity` messages that are done. */
 int ap_shared_progress(ap_shared *s, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error) {
     *count = *moved = 0;
     s->poll_number++, s->recents = 0; /* from here on, data of these payloads may be in blocks */
@@ -367,6 +372,7 @@ int ap_shared_progress(ap_shared *s, uint32_t *numbers, int capacity, int *count
     return AP_OK;
 }
 
+/* Whether messages are under way, or done and not reported yet. */
 int ap_shared_busy(const ap_shared *s) { return s->active || s->dones; }
 
 int ap_shared_active(const ap_shared *s) { return (int)s->active; }

@@ -34,7 +34,7 @@ enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 5 };
 typedef struct {
     uint32_t channel;
     uint16_t block;        /* the sender's block that holds the bytes; NO_BLOCK: they are in inline_data */
-    uint16_t bytes;        /* how many there are */
+    uint16_t bytes;        /* the number of these bytes */
     uint64_t total;        /* bytes of the whole message */
     uint64_t call;         /* digest of the call that the message belongs to */
     unsigned char inline_data[INLINE_BYTES];
@@ -129,12 +129,12 @@ typedef struct {
 struct ap_shared {
     unsigned char *memory; /* shared by all members, of `bytes` */
     size_t bytes;
-    uint32_t members, me; /* how many; the number of this one */
+    uint32_t members, me; /* the number of members; this one among them, from 0 */
     int file; /* of member 0 until all have joined, else -1 */
     unsigned char *blocks; /* of this process */
     uint32_t *free_block, free_blocks, *users; /* own free blocks, their number; per block the receivers that still need it */
-    outgoing *out; /* per member, and so `in` */
-    incoming *in;
+    outgoing *out; /* per member, with this one, what goes to it */
+    incoming *in;  /* per member, with this one, what comes from it */
     payload *spare_payloads, *recent[MAX_RECENT]; /* recent: those that further sends of the same data may join */
     uint32_t recents;
     target *spare_targets; /* to be used again, as in the other lists of spare items */

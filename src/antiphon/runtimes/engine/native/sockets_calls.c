@@ -65,6 +65,7 @@ static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *er
     return code;
 }
 
+/* Called after some time without progress: an error if another process is in another call. */
 int ap_sockets_check_members(socket_wire *w, ap_error *error) {
     int code = w->has_notified ? AP_OK : notify_all(w, error);
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, /* call_done */ 0, error);
@@ -72,6 +73,7 @@ int ap_sockets_check_members(socket_wire *w, ap_error *error) {
     return code;
 }
 
+/* Called before closing: an error if a message of a past call has arrived that no receive took. */
 int ap_sockets_check_unreceived(ap_wire *self, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;

@@ -68,6 +68,7 @@ static void push_stream(socket_wire *w, stream *s) {
     }
 }
 
+/* Queues a message to a rank, on the next of its rails, and sends what an idle socket takes at once. */
 void ap_sockets_send(socket_wire *w, uint32_t rank, message *m) {
     peer *p = &w->peers[rank];
     stream *s = &p->by_rail[p->sent_count++ % w->rails];
@@ -83,6 +84,7 @@ static void end_stream(socket_wire *w, stream *s, int error_number) {
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];
     s->ended = 1, s->error_number = error_number;
+    /* between two messages, and the next one comes by another rail: no loss unless one should come by this socket */
     if (!s->incoming && !s->head_bytes && ap_sockets_next_stream(w, p) != s) return;
     if (ap_sockets_is_wanted(w, p, s)) ap_sockets_report_lost(w, rank, error_number);
 }
@@ -107,6 +109,7 @@ static size_t choose_parts(socket_wire *w, stream *s, size_t max_bytes, struct i
     return p->receives.first && s->incoming->capacity == s->incoming->bytes ? 2 : 1;
 }
 
+/* Reads what has arrived by a socket while it is wanted; into the stage at most `max_bytes` at a time. */
 void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
     do {
@@ -155,8 +158,8 @@ static void set_low_water(stream *s, uint64_t bytes) {
         s->low_water = low_water;
 }
 
-/* Whether a socket is to be polled for reading; then sets from how many bytes on it reports. One that has ended is read again
- * only when the next message should come by it: then the connection is lost. */
+/* Whether a socket is to be polled for reading; then also sets its low water. One that has ended is read again only
+ * when the next message should come by it: then the connection is lost. */
 static int wants_input(const socket_wire *w, stream *s) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
     if (!ap_sockets_is_wanted(w, p, s) || (s->ended && ap_sockets_next_stream(w, p) != s)) return 0;
@@ -164,7 +167,8 @@ static int wants_input(const socket_wire *w, stream *s) {
     return 1;
 }
 
-/* The caller waits only MAX_QUIET seconds if this returns 1, then has all sockets read (`look`): low water may hide bytes. */
+/* Fills in the sockets to poll. Returns 1 if low water may hide bytes of one: then the caller waits only MAX_QUIET
+ * seconds, and has all of them read afterwards (`look` of ap_sockets_handle_polled). */
 int ap_sockets_fill_polled(socket_wire *w) {
     int has_low_water = 0;
     w->polled_count = 0;
@@ -180,6 +184,7 @@ int ap_sockets_fill_polled(socket_wire *w) {
     return has_low_water;
 }
 
+/* Reads and writes the sockets that poll has reported; with `look` reads all that were polled for reading. */
 void ap_sockets_handle_polled(socket_wire *w, int look) {
     for (nfds_t i = 0; i < w->polled_count; i++) {
         const short reported = w->polled[i].revents;

@@ -9,6 +9,7 @@
 
 #include "sockets_types.h"
 
+/* Sets the fault of the wire, unless it has one. `error_number`: an errno; 0: the other end has closed the socket. */
 void ap_sockets_report_lost(socket_wire *w, uint32_t rank, int error_number) {
     if (w->fault.code) return;
     ap_fail(&w->fault, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank,
@@ -46,6 +47,8 @@ static int widen_message(socket_wire *w, uint32_t rank, message *m, uint64_t byt
     return AP_OK;
 }
 
+/* Whether there is memory for more of the arriving message; allocates all of it for one that was set aside with
+ * less. */
 int ap_sockets_make_room(socket_wire *w, uint32_t rank, stream *s) {
     message *m = s->incoming;
     return s->received < m->capacity || m->capacity == m->bytes || !widen_message(w, rank, m, m->bytes);
@@ -69,7 +72,7 @@ static void set_aside(socket_wire *w, uint32_t rank, stream *s) {
 static void place_message(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     s->out_of_order = 0, p->received_count++, s->head_bytes = 0, s->received = 0;
-    s->head.call.rank = rank;
+    s->head.call.rank = rank; /* errors name the sender by its connection, not by what it says */
     if (s->head.mark == NOTE) {
         ap_compare_loosely(&w->base, &s->head.call, &w->fault);
         return;
@@ -109,12 +112,13 @@ static void accept_head_bytes(socket_wire *w, uint32_t rank, stream *s, size_t b
     place_out_of_order(w, rank);
 }
 
+/* Counts bytes that are now in the memory of the arriving message. */
 void ap_sockets_count_received(socket_wire *w, stream *s, size_t bytes) {
     w->moved = 1, s->received += bytes;
     if (s->received == s->incoming->bytes) end_message(w, s);
 }
 
-/* Uses these bytes as far as they are wanted; returns their number. */
+/* Uses these bytes as far as they are wanted; returns the number of those used. */
 static size_t use_bytes(socket_wire *w, uint32_t rank, stream *s, const unsigned char *data, size_t bytes) {
     const peer *p = &w->peers[rank];
     size_t used = 0;
@@ -151,6 +155,7 @@ static void store_ahead(socket_wire *w, stream *s, const unsigned char *data, si
     s->last += bytes;
 }
 
+/* Takes bytes that were read from a socket: uses those that are wanted, and stores the others. */
 void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
     const uint32_t rank = ap_sockets_rank(w, s);
     if (w->fault.code) return; /* no receive is valid any more */
@@ -166,6 +171,7 @@ static void free_ahead(socket_wire *w, stream *s) {
     s->ahead = NULL, s->first = s->last = s->space = 0, w->streams_ahead--;
 }
 
+/* Drops the next head, that of a note, whose missing bytes are all among the bytes ahead. */
 void ap_sockets_skip_head(socket_wire *w, peer *p, stream *s) {
     s->first += sizeof(head) - s->head_bytes;
     s->head_bytes = 0, p->received_count++;
@@ -180,6 +186,7 @@ static int use_ahead(socket_wire *w, uint32_t rank, stream *s) {
     return 1;
 }
 
+/* Uses the bytes ahead of all streams as far as they are wanted by now. */
 void ap_sockets_use_ahead(socket_wire *w) {
     for (int progress = w->rails > 1 || w->streams_ahead; progress && !w->fault.code;) {
         progress = 0;

@@ -11,10 +11,11 @@
 
 enum { AP_WINDOW = 16 }; /* messages of a lane (to or from one peer on one channel) that are under way at once */
 
-/* Iterates over the segments of a message: the memory that belongs to one instance of a task (plan.h). A task whose program says
- * `pieces` has an instance per piece, and each stretch is cut into pieces. A task without pieces may be split into n instances:
- * its stretches are then one sequence of elements, of which instance i gets elements `low` to `high`, the i-th of n equal
- * parts; else `high` is UINT64_MAX. `passed`: elements of earlier stretches. `next`: number of the stretch to visit next. */
+/* Iterates over the segments of a message: the memory that belongs to one instance of a task (plan.h). A task whose
+ * program says `pieces` has an instance per piece, and each stretch is cut into pieces. A task without pieces may be
+ * split into n instances: its stretches are then one sequence of elements, and instance i gets elements `low` to
+ * `high`, the i-th of n equal parts of it; else `high` is UINT64_MAX. `passed`: elements of earlier stretches. `next`:
+ * number of the stretch to visit next. */
 typedef struct {
     const ap_task *task;
     uint32_t instance, next;

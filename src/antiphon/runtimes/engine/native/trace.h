@@ -8,14 +8,14 @@
 
 #include "api.h"
 
-/* Reading the processor's counter takes half as long as asking the kernel for nanoseconds. Whether the counter is reliable is
- * for the caller to decide that starts a trace (`ticks` of ap_trace). */
 static inline int64_t ap_nanoseconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* The time of a trace: ticks of the processor's counter if `ticks` is set, else nanoseconds. Reading the counter takes
+ * half as long as asking the kernel; the caller that starts a trace decides whether the counter is reliable. */
 static inline int64_t ap_clock(const ap_trace *t) {
 #if defined(__x86_64__)
     if (t->ticks) return (int64_t)__builtin_ia32_rdtsc();

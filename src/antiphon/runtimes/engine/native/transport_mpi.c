@@ -80,7 +80,8 @@ static int pause_between_polls(mpi_wire *w, unsigned turn) {
     const int may_sleep = w->yields && turn >= MAX_POLLS && !w->active;
     const int sleeps = may_sleep && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
     int arrived, code = MPI_SUCCESS;
-    if (may_sleep || turn % (w->yields ? 4 : 64) == 3) /* only so that MPI makes progress */
+    /* only so that MPI makes progress; `comm` is MPI_COMM_NULL if all messages go through shared memory */
+    if (may_sleep || turn % (w->yields ? 4 : 64) == 3)
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->caller_comm : w->comm, &arrived,
                            MPI_STATUS_IGNORE);
     if (sleeps) {
@@ -136,7 +137,7 @@ static int hash_computer(void) {
 }
 
 /* Collective: the number of processes of `comm` on this computer. Returns an error code of MPI, like all functions below that
- * return an int without `error`, except those whose comment begins with Whether, or says what False means. */
+ * return an int without `error`, except those whose comment has the word Whether or False. */
 static int count_here(MPI_Comm comm, int *count) {
     MPI_Comm host;
     int code = PMPI_Comm_split(comm, hash_computer(), 0, &host);
@@ -145,6 +146,7 @@ static int count_here(MPI_Comm comm, int *count) {
     return code ? code : PMPI_Comm_free(&host);
 }
 
+/* Collective over all processes of the job. */
 int ap_mpi_look_around(MPI_Comm world) { return count_here(world, &processes_here); }
 
 /* Whether the job has more processes on this host than processors that they may use. If their number is not known, those of
@@ -228,6 +230,8 @@ static int split_sharing(MPI_Comm comm, MPI_Comm *sharing) {
     return code;
 }
 
+/* Collective: memory_of[i] is the first process that process i shares memory with, perhaps itself; -1: sharing is
+ * off. */
 int ap_mpi_find_memory(MPI_Comm world, int32_t *memory_of) {
     MPI_Comm sharing;
     int32_t first = -1;
@@ -333,7 +337,9 @@ static int connect_far(mpi_wire *w) {
     return code ? code : ap_mpi_find_piece(w); /* the pieces in which long messages are sent, not those of a chunk */
 }
 
-/* `vicinity` (transport_mpi.h): which processes share memory, as the caller knows already; NULL: they find it out here. */
+/* Collective: connects the processes of a communicator. `rank_of`: per process its rank in the program (NULL: the same
+ * number). `vicinity` (transport_mpi.h): which processes share memory, as the caller knows already; NULL: they find it
+ * out here. NULL and an error: MPI failed, or a process may not take the memory it needs. */
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
     int processes = 0, all_shared = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
     int32_t *own_memory_of = NULL; /* where the caller has no vicinity */

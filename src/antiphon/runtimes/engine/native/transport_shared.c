@@ -97,6 +97,8 @@ static void close_wire(ap_wire *self) {
     free(w->rank_of), free(w->polled), free(w);
 }
 
+/* `polled`: per rank the socket to poll, -1: none. The wire owns these and the memory from now on, even if this
+ * fails. */
 ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled, ap_error *error) {
     shared_wire *w = calloc(1, sizeof *w);
     if (w) w->polled = calloc(ranks ? ranks : 1, sizeof *w->polled), w->rank_of = calloc(ranks ? ranks : 1, sizeof *w->rank_of);

@@ -52,12 +52,12 @@ static stream *stream_of(const socket_wire *w, const peer *p, const message *m) 
 static int claim_aside(socket_wire *w, uint32_t rank, message *set_aside, void *data, size_t bytes, uint32_t number,
                        ap_error *error) {
     peer *p = &w->peers[rank];
-    stream *by = stream_of(w, p, set_aside); /* NULL if the message is complete */
+    stream *arriving_by = stream_of(w, p, set_aside); /* NULL if the message is complete */
     p->aside_bytes -= sizeof *set_aside + set_aside->capacity;
     int code = ap_compare(&w->base, &set_aside->head.call, error);
     if (!code && set_aside->bytes != bytes) code = ap_sockets_report_length(rank, set_aside->bytes, bytes, error);
     if (!code && !set_aside->complete) { /* the rest is received in place */
-        memcpy(data, set_aside->data, by->received);
+        memcpy(data, set_aside->data, arriving_by->received);
         free(set_aside->data);
         set_aside->data = data, set_aside->number = number, set_aside->own_memory = 0, set_aside->capacity = bytes;
         return AP_OK;
@@ -66,7 +66,7 @@ static int claim_aside(socket_wire *w, uint32_t rank, message *set_aside, void *
         memcpy(data, set_aside->data, bytes);
         code = ap_completions_add(&w->done, number, error);
     }
-    if (by) by->incoming = NULL;
+    if (arriving_by) arriving_by->incoming = NULL;
     free(set_aside->data), recycle_message(&w->spare, set_aside);
     return code;
 }
@@ -86,16 +86,16 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     return AP_OK;
 }
 
-/* Waits until a socket can be read or written, at most `patience` seconds, and does so. */
-static int poll_once(socket_wire *w, double patience, ap_error *error) {
+/* Waits until sockets can be read or written, at most `seconds`, and reads and writes them. */
+static int poll_once(socket_wire *w, double seconds, ap_error *error) {
     ap_sockets_use_ahead(w); /* bytes that were read before a receive was posted for them */
     if (ap_completions_any(&w->done) || w->fault.code) return AP_OK;
     const int has_low_water = ap_sockets_fill_polled(w);
     if (!w->polled_count) return ap_fail(error, AP_STUCK, "nothing is under way");
     /* fewer bytes than the low water wake nobody: look for them after MAX_QUIET seconds */
-    if (has_low_water && patience > MAX_QUIET) patience = MAX_QUIET;
-    /* rounded up, so that poll does not return before `patience` is over; an int holds at most 24 days */
-    const int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
+    if (has_low_water && seconds > MAX_QUIET) seconds = MAX_QUIET;
+    /* rounded up, so that poll does not return before `seconds` are over; an int holds at most 24 days */
+    const int milliseconds = seconds <= 0 ? 0 : seconds > 1e6 ? 1000000000 : (int)(seconds * 1e3) + 1;
     const int reported = poll(w->polled, w->polled_count, milliseconds);
     if (reported < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
     if (reported >= 0) ap_sockets_handle_polled(w, !reported && has_low_water && milliseconds);
@@ -188,8 +188,9 @@ static void close_wire(ap_wire *self) {
 
 /* ---- the beginning ---- */
 
-/* Whether SO_RCVLOWAT delays poll, as for TCP under Linux. Elsewhere it has no effect, or prevents reading fewer bytes. */
-static int can_wait(int fd) {
+/* Whether SO_RCVLOWAT delays poll until that many bytes have arrived, as for TCP under Linux. Elsewhere it has no
+ * effect, or prevents reading fewer bytes. */
+static int supports_low_water(int fd) {
     int family = 0;
 #ifdef __linux__
     socklen_t bytes = sizeof family;
@@ -226,6 +227,8 @@ static int check_socket(const socket_wire *w, uint32_t rank, uint32_t i) {
     return fd < 0 || (i / w->rails != rank && flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) >= 0);
 }
 
+/* `fds`: for each rank `rails` sockets that are connected to it, -1: none. The wire owns them from now on, even if this
+ * fails. */
 ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const int32_t *fds, ap_error *error) {
     socket_wire *w = new_wire(ranks, rails);
     if (!w) {
@@ -237,7 +240,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const in
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire,
                         .fail = fail_wire, .begin = begin_call, .unreceived = ap_sockets_check_unreceived, .ranks = ranks};
     for (uint32_t i = 0; i < ranks * rails; i++) {
-        w->streams[i] = (stream){.fd = fds[i], .low_water_works = can_wait(fds[i]), .low_water = 1};
+        w->streams[i] = (stream){.fd = fds[i], .low_water_works = supports_low_water(fds[i]), .low_water = 1};
         w->streams[i].sends.end = &w->streams[i].sends.first;
     }
     for (uint32_t i = 0; i < ranks * rails; i++)

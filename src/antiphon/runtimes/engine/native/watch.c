@@ -48,6 +48,7 @@ static struct watch_file {
 } *_Atomic opened; /* the mapped file; NULL: calls are not watched */
 static char path[4096];
 
+/* Makes the file of this process, once; returns an errno if that fails. `rank`: of the job, -1: unknown. */
 int ap_watch_open(const char *folder, int32_t rank) {
     struct watch_file *f = MAP_FAILED;
     if (atomic_load(&opened)) return 0;
@@ -87,6 +88,7 @@ static watch_row *find_row(struct watch_file *f, const ap_watched *about, uint32
     return NULL;
 }
 
+/* Enters a call that took `seconds` and ends now. */
 void ap_watch_call(const ap_watched *about, uint64_t bytes, double seconds) {
     struct watch_file *f = atomic_load_explicit(&opened, memory_order_acquire);
     if (!f) return;

@@ -6,19 +6,26 @@
  */
 #include "transport.h"
 
+/* From now on calls over this wire are compared between processes: each is the call that *call identifies when it
+ * begins. */
 void ap_wire_call(ap_wire *wire, const ap_call_id *call) { wire->call = call; }
 
+/* After AP_MISMATCH: the call that the other process made. */
 void ap_wire_other_call(const ap_wire *wire, ap_call_id *other) { *other = wire->other; }
 
+/* Before closing: AP_MISMATCH if a message has arrived that no receive took. */
 int ap_wire_check_unreceived(ap_wire *wire, ap_error *error) {
     return wire->call && wire->unreceived && !wire->broken ? wire->unreceived(wire, error) : AP_OK;
 }
 
+/* After a failure: the wire can only be closed, and writes no more to the memory of messages. */
 void ap_wire_break(ap_wire *wire) {
     wire->broken = 1;
     if (wire->fail) wire->fail(wire);
 }
 
+/* Called before the first message of a call: messages carry `current_call`, a copy of the caller's *call as it is
+ * now. */
 void ap_begin_call(ap_wire *wire) {
     if (!wire->call) return;
     wire->current_call = *wire->call;
@@ -41,7 +48,8 @@ int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) 
     return other->number == wire->current_call.number ? ap_compare(wire, &adapted, error) : AP_OK;
 }
 
-/* A dissemination barrier: in round k each rank receives from the one 2^k before it and sends to the one 2^k after it. */
+/* Returns when all ranks have begun the same call. A dissemination barrier: in round k each rank receives from the one
+ * 2^k before it and sends to the one 2^k after it. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     enum { CHANNEL = 0, BYTES = 0, RECEIVE = 0, SEND = 1 }; /* messages are empty: the calls that they name are compared */
@@ -66,8 +74,9 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
 
 void ap_wire_set_signals(ap_wire *wire, ap_python_signals *signals) { wire->signals = signals; }
 
-/* Python runs signal handlers in its main thread, between two bytecodes: never while that thread waits in here. So a call that
- * waits for long asks Python to run them. */
+/* AP_STOPPED if a signal handler has raised an exception. Python runs handlers in its main thread, between two
+ * bytecodes: never while that thread waits in here. So a call that waits for long asks Python to run them, every
+ * AP_QUIET seconds. `now`: seconds (ap_now). */
 int ap_check_signals(ap_wire *wire, double now, ap_error *error) {
     ap_python_signals *h = wire->signals;
     if (!h || !h->in_main_thread || now < wire->signal_check_time + AP_QUIET) return AP_OK;
