@@ -254,6 +254,7 @@ def test_blocks_without_data_are_planned(kind: str, first: int) -> None:
     ("options", "message"),
     [
         ({"groups": "3x3"}, "must be 8"), ({"groups": "8"}, "one group"), ({"best": "most"}, "rate, steps, time"),
+        ({"groups": "3+6"}, "option groups: .* have 9 ranks"),
         ({"inside": "compose"}, "composes itself"), ({"inside": "rign"}, "ring"), ({"turn": "maybe"}, "true or false"),
         ({"pieces": 0}, "pieces"), ({"ends": -1}, "ends"), ({"ends": True}, "ends"),
         ({"ends": 10**15}, "ends: .* more than"), ({"ends": 10**4, "pieces": 9}, "ends: .* more than"),

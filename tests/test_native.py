@@ -203,6 +203,8 @@ def test_slices_that_cannot_become_fewer(engine: Engine) -> None:
     assert program.plan(0, 100, slices=8).needs.output == 100
     with pytest.raises(Unsupported, match="may only have a multiple of them"):
         program.plan(0, 100, slices=2)
+    with pytest.raises(Invalid, match="0 slices"):
+        program.plan(0, 100, slices=0)
 
 
 def test_who_is_late_delays_only_those_that_need_it(engine: Engine) -> None:

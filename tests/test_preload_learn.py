@@ -94,6 +94,7 @@ def test_what_was_learned_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> Non
         (HEADER + "\nallreduce\t4\n", "line 2: expected 12 cells"),
         (HEADER + "\nallreduce\t4\t-1\t8\tzz\t4\t1\t1\t1\t1\t1\tring\n", "line 2: expected 12 cells"),
         (HEADER + "\nallreduce\t4\t-1\t8\t0\t4\t1\tnan\t1\t1\t1\tring\n", "line 2: expected 12 cells"),
+        (HEADER + "\nallreduce\t4\t-1\t8\t0\t0\t4\t1\t1\t1\t1\tring\n", "line 2: expected 12 cells"),  # no slices
     ],
 )
 def test_files_of_what_was_learned_that_are_none(tmp_path: Path, text: str, problem: str) -> None:

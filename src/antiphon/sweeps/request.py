@@ -143,9 +143,11 @@ def sweep_request(file: SweepFile) -> SweepRequest:
     cells: list[Cell] = []
     priced: dict[str, dict[str, float | None]] = {name: {} for name in names}
     ranks: dict[str, int] = {}
+    listed: set[str] = set()
     for spec, entry in _specs(file.machines):
-        if any(cell.machine == spec for cell in cells):
+        if spec in listed:
             raise Invalid(f"machines: {spec} is listed twice")
+        listed.add(spec)
         machine, why = _make_machine(spec)
         if machine is not None:
             ranks[spec] = machine.ranks

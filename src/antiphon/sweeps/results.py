@@ -184,7 +184,10 @@ def _read_row(row: Mapping[str, str]) -> SizeFigures:
     seconds = float(row["seconds"])
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError("seconds must be a number above 0")
-    least_seconds = seconds / float(row["gap"]) if row["gap"] else None
+    gap = float(row["gap"]) if row["gap"] else None
+    if gap is not None and not gap > 0:
+        raise ValueError("gap must be a number above 0")
+    least_seconds = None if gap is None else seconds / gap
     library = float(row["library_seconds"]) if row["library_seconds"] else None
     return SizeFigures(int(row["nbytes"]), row["planner"], seconds, least_seconds, library)
 

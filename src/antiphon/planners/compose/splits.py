@@ -33,7 +33,7 @@ MOST_LEVELS = 5  # partitions by places that are considered, and as many by link
 def parse_split(text: str, members: Sequence[int]) -> Split:
     """Parse the option `groups`: "8x4", fan-ins with the innermost first, or "3+4", the sizes of unequal groups."""
     if set(text) & set("+*()"):
-        return Split(np.array(members), parse_groups(text, len(members)))
+        return Split(np.array(members), parse_groups(text, len(members), option="groups"))
     return Split(np.array(members), Groups.of_fans(parse_fanins(text, len(members), name="groups")))
 
 

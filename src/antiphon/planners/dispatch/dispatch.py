@@ -133,18 +133,18 @@ def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces
     network, best, best_count, patience = ArcNetwork(topology), None, 1, LIMITS.patience
     block_bytes: Floats = collective.weights.astype(np.float64) * (nbytes / collective.buffer_weight)
     for piece_count in LIMITS.pieces if pieces is None else (pieces,):
-        items = _list_items(network, collective, block_bytes / piece_count, piece_count)
-        arcs = len(items) * network.arcs
+        wanted_blocks = len(_list_items(network, collective, block_bytes / piece_count, 1))
+        arcs = wanted_blocks * piece_count * network.arcs
         if best is not None and (
             arcs > LIMITS.max_arcs_in_pieces or block_bytes.max(initial=0.0) < LIMITS.min_bytes * piece_count
         ):
             break
         if arcs > LIMITS.max_arcs:
             raise Unsupported(
-                f"planner dispatch: {collective.kind} on {topology.name} in {len(items)} pieces over {network.arcs} "
+                f"planner dispatch: {collective.kind} on {topology.name} in {wanted_blocks * piece_count} pieces over {network.arcs} "
                 f"hops takes too long; {suggest_planners(topology, collective, 'relay', 'flows', 'trees', 'compose')}"
             )
-        plan = _search(network, items)
+        plan = _search(network, _list_items(network, collective, block_bytes / piece_count, piece_count))
         patience -= 1  # full again after a clear gain
         if best is None or plan.run.finish * LIMITS.min_gain < best.run.finish:
             patience = LIMITS.patience

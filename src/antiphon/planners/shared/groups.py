@@ -93,17 +93,20 @@ class Groups:
         return "+".join(word if times == 1 else f"{times}*{word}" for word, times in words)
 
 
-def parse_groups(text: str, ranks: int) -> Groups:
-    """Parse an option such as "3+4", "8*32+8*16" or "(2+3)+2*4": consecutive groups of ranks."""
+def parse_groups(text: str, ranks: int, option: str = "fanins") -> Groups:
+    """Parse an option such as "3+4", "8*32+8*16" or "(2+3)+2*4": consecutive groups of ranks.
+
+    `option`: its name, for errors.
+    """
     words = re.findall(r"\d{1,9}|\S", text)
     try:
         groups = _parse_words(words, ranks, depth=0)
     except (ValueError, IndexError):
         groups = None
     if words or groups is None:
-        raise Invalid(f"option fanins: expected groups such as 3+4, 2*3+4 or (2+3)+4, got {quote(text)}")
+        raise Invalid(f"option {option}: expected groups such as 3+4, 2*3+4 or (2+3)+4, got {quote(text)}")
     if groups.size != ranks:
-        raise Invalid(f"option fanins: the groups of {quote(text)} have {groups.size} ranks together, not {ranks}")
+        raise Invalid(f"option {option}: the groups of {quote(text)} have {groups.size} ranks together, not {ranks}")
     return groups
 
 

@@ -21,6 +21,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.runtimes.engine.learner import PLANNED_SLICES
 
 HEADER = "antiphon-learned\t1"
+SLICES = range(1, 65)  # AP_MIN_SLICES to AP_MAX_SLICES (learn.h), in quarters of the planned number
 
 
 class LearnedCalls(NamedTuple):
@@ -102,7 +103,8 @@ def _read_line(number: int, text: str) -> LearnedLine:
         values = [_TYPES[str(field.type)](cell) for field, cell in zip(fields(LearnedLine), cells, strict=True)]
         line = LearnedLine(*values)
         int(line.checksum, 16)  # raises ValueError
-        if not (line.samples > 0 and 0 < line.low <= line.seconds <= line.high and isfinite(line.high)):
+        is_time_right = 0 < line.low <= line.seconds <= line.high and isfinite(line.high)
+        if line.samples <= 0 or line.slices not in SLICES or not is_time_right:
             raise ValueError
     except (ValueError, TypeError):
         raise Invalid(

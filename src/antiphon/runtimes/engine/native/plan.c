@@ -278,7 +278,9 @@ ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint
 
 ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
                            ap_error *error) {
-    return prepare(program, rank, in_place, unit, slices, /* counts */ NULL, error);
+    if (slices) return prepare(program, rank, in_place, unit, slices, /* counts */ NULL, error);
+    ap_fail(error, AP_INVALID, "0 slices: a message has at least one");
+    return NULL;
 }
 
 ap_plan *ap_prepare_counts(const ap_program *program, uint32_t rank, const uint64_t *counts, ap_error *error) {
