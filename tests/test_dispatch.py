@@ -154,7 +154,7 @@ def test_errors() -> None:
     machine = topology("torus:dims=8x8")
     with pytest.raises(Unsupported, match=r"planner dispatch: alltoall on .* takes too long; use planner relay"):
         plan("alltoall", machine, 1000)
-    with pytest.raises(Unsupported, match="in 200000000 pieces over .* takes too long"):  # none of them is listed
+    with pytest.raises(Unsupported, match=r"in 200000000 pieces over .* takes too long"):  # none of them is listed
         plan("allgather", topology("ring:ranks=4"), 1000, pieces=50_000_000)
     cut_off = build("cut off", 3, both_ways([(0, 1)], NEAR))
     with pytest.raises(Infeasible, match="planner dispatch: no links lead from rank 0 of cut off"):

@@ -7,9 +7,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from bench_sweep import list_workers
 
+import antiphon
 from antiphon.cli import run
 from antiphon.errors import Invalid
 from antiphon.select.store import Store
@@ -114,6 +116,15 @@ def test_a_wrong_file_is_one_line(change: tuple[str, str], message: str, tmp_pat
         read_sweep_file(write(tmp_path, STUDY.replace(*change)))
     assert "\n" not in str(caught.value)
     assert "study.toml" in str(caught.value)
+
+
+def test_counts_are_for_one_machine_and_not_stored(tmp_path: Path) -> None:
+    """An array of counts, which has no truth value."""
+    search = antiphon.Search(counts=np.ones((4, 4)))
+    with pytest.raises(Invalid, match="counts cannot be stored"):
+        antiphon.sweep.tune("alltoall", "ring:ranks=4", store=tmp_path, search=search)
+    with pytest.raises(Invalid, match="counts: is for one machine"):
+        antiphon.machines.tune_family("alltoall", "ring", vary="ranks=4", search=search)
 
 
 @pytest.mark.parametrize("engine", ["cluster", "processes:0", "processes:x"])

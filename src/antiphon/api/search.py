@@ -76,10 +76,14 @@ class Search:
 
     def options(self) -> dict[str, Any]:
         """Return the fields by name; `plans`, `failures` and `counts` only if there are any."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        unused = {name for name in ("plans", "failures") if not values[name]}
-        unused |= {"counts"} if self.counts is None else set()  # an array has no truth value
-        return {name: value for name, value in values.items() if name not in unused}
+        names = [f.name for f in dataclasses.fields(self)]
+        unused = {name for name in ("plans", "failures", "counts") if not self.has(name)}
+        return {name: getattr(self, name) for name in names if name not in unused}
+
+    def has(self, name: str) -> bool:
+        """Return whether a field has any content: files, values, a count."""
+        value = getattr(self, name)
+        return value is not None if name == "counts" else bool(value)  # an array has no truth value
 
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Search))

@@ -188,7 +188,7 @@ def _question(
     machine = _inputs.machine(topology)
     target = _inputs.collective(collective, machine, root, ranks)
     for name in ("sweep", "plans", "shortlist", "failures", "counts"):
-        if getattr(search, name):
+        if search.has(name):
             raise Invalid(f"search: {name} cannot be stored; leave it out, or tune without a store")
     names = (planners,) if isinstance(planners, str) else tuple(planners)
     fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS}}

@@ -184,11 +184,12 @@ def tune_over(  # noqa: PLR0913
     """
     from antiphon.select import tune_over as find
 
-    options = as_search(search).options()
-    for name in ("plans", "shortlist", "failures", "counts"):
-        if options.pop(name, None):
+    effort = as_search(search)
+    of_one_machine = ("plans", "shortlist", "failures", "counts")
+    for name in of_one_machine:
+        if effort.has(name):
             raise Invalid(f"{name}: is for one machine; leave it out")
-
+    options = {name: value for name, value in effort.options().items() if name not in of_one_machine}
     return find(
         _inputs.path_as_text(collective), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes,
         model=model or "",

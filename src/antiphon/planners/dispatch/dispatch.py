@@ -133,15 +133,16 @@ def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces
     network, best, best_count, patience = ArcNetwork(topology), None, 1, LIMITS.patience
     block_bytes: Floats = collective.weights.astype(np.float64) * (nbytes / collective.buffer_weight)
     for piece_count in LIMITS.pieces if pieces is None else (pieces,):
-        wanted_blocks = len(_list_items(network, collective, block_bytes / piece_count, 1))
-        arcs = wanted_blocks * piece_count * network.arcs
+        # those of one piece per block, times the pieces: a list of all could be too long
+        item_count = len(_list_items(network, collective, block_bytes / piece_count, 1)) * piece_count
+        arcs = item_count * network.arcs
         if best is not None and (
             arcs > LIMITS.max_arcs_in_pieces or block_bytes.max(initial=0.0) < LIMITS.min_bytes * piece_count
         ):
             break
         if arcs > LIMITS.max_arcs:
             raise Unsupported(
-                f"planner dispatch: {collective.kind} on {topology.name} in {wanted_blocks * piece_count} pieces over {network.arcs} "
+                f"planner dispatch: {collective.kind} on {topology.name} in {item_count} pieces over {network.arcs} "
                 f"hops takes too long; {suggest_planners(topology, collective, 'relay', 'flows', 'trees', 'compose')}"
             )
         plan = _search(network, _list_items(network, collective, block_bytes / piece_count, piece_count))
