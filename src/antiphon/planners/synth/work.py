@@ -32,7 +32,7 @@ from antiphon.errors import EffortSpent
 from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.canonical import CanonicalProblem
-from antiphon.planners.synth.effort_budget import EffortBudget
+from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, usual_steps
 from antiphon.planners.synth.points import (
     SUMMED,
@@ -163,10 +163,14 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
 
 
 def start_all_forms(work: Problem, search: SearchState, problem: CanonicalProblem, share: int) -> AllForms:
-    """Return the search in every form, which has 1 / `share` of the effort as a budget of its own."""
+    """Return the search in every form, which has 1 / `share` of the effort as a budget of its own.
+
+    Of a small effort, such as that of `tune`, it has more: with less than a unit it misses points on eight ranks.
+    """
     effort = work.budget.effort
-    form_budget = EffortBudget(None if effort is None else effort // share, work.budget.until)
-    return AllForms(work, search, problem, form_budget)
+    if effort is not None:
+        effort = max(effort // share, min(SUM_LIMITS.least_units * UNIT, effort // SUM_LIMITS.largest_share))
+    return AllForms(work, search, problem, EffortBudget(effort, work.budget.until))
 
 
 def is_searched_in_all_forms(search: SearchState) -> bool:
