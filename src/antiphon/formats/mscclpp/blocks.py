@@ -492,8 +492,9 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayo
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     layout, gpus = _fit_blocks(ends, blocks, packets.split_streams, chunk_bytes=0)
-    if int(layout.sizes.sum()) > MOST_CELLS:
-        raise Unsupported(f"{BACK_END}: {int(layout.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
+    total = int(layout.sizes.sum() + layout.sizes[:, SCRATCH].sum())  # scratch is double: calls use its halves in turn
+    if total > MOST_CELLS:
+        raise Unsupported(f"{BACK_END}: {total} chunks and packets, of at most {MOST_CELLS}")
     return layout, gpus
 
 
