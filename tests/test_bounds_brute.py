@@ -205,6 +205,16 @@ def test_partition_bounds_equal_all_partitions() -> None:
     assert many > examples(100)
 
 
+def test_a_switch_in_many_parts_counts_exactly() -> None:
+    # each link out of the switch leaves 47 parts: in units of the measured bandwidths the sum exceeds int64
+    ranks = 48
+    kinds = [LinkType(name, Fraction(rate)) for name, rate in (("a", 24873461234.1237), ("b", 24873461231.3457))]
+    links = [(a, b, kinds[r % 2]) for r in range(ranks) for a, b in ((r, ranks), (ranks, r))]
+    t = build("star", ranks, links, switches=1)
+    witness = partition_of(t, Collective("allreduce", ranks), [[r, ranks] for r in range(ranks)], "out")
+    assert witness.capacity == (ranks - 1) * sum(kinds[r % 2].bandwidth for r in range(ranks))
+
+
 def test_allreduce_is_the_best_cut_or_partition() -> None:
     rng = random.Random("allreduce")
     kinds = set()

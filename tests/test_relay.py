@@ -72,6 +72,12 @@ def test_where_no_detour_is_quicker_asking_for_one_is_refused() -> None:
             next(relay(Request(machine, Collective("allgather", machine.ranks)), detours=detours))
 
 
+def test_detours_with_several_trees_are_refused() -> None:
+    machine = detour()
+    with pytest.raises(Unsupported, match="detours are for single trees"):
+        next(relay(Request(machine, Collective("allgather", machine.ranks)), detours=0, trees=4))
+
+
 @pytest.mark.slow
 @given(machine=machines(), kind=st.sampled_from(SHARED), trees=st.integers(2, 5), data=st.data())
 @settings(max_examples=examples(80))

@@ -41,15 +41,15 @@ def watch(folder: Path) -> dict[str, Any]:
     from antiphon.runtimes.engine.watched import read_watched, summarize_calls
 
     processes = read_watched(path_of(folder, "folder"))
-    ranks = sorted(process.rank for process in processes if process.rank >= 0)
+    ranks = sorted(process.rank for process in processes if process.rank >= 0)  # -1: the process does not know its rank
     # Groups of equal ranks look alike in the files, so calls of two jobs would count as those of one.
     if len(set(ranks)) < len(ranks):
         raise Invalid(f"{os.fspath(folder)}: several jobs write there; start each with a folder of its own")
-    rows = summarize_calls(processes, time.perf_counter())
+    rows = summarize_calls(processes, time.perf_counter())  # CLOCK_MONOTONIC, whose times the files hold
     table = next((process.table for process in processes), "")
     for row in rows:
         row["predicted"] = _predict_call(table, row["collective"], row["ranks"], row["schedule"], row["nbytes"])
-    missed = sum(process.missed for process in processes)
+    missed = sum(process.missed for process in processes)  # calls for which a file had no row
     return {"processes": len(processes), "ranks": ranks, "table": table, "missed": missed, "rows": rows}
 
 

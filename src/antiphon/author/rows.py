@@ -30,7 +30,7 @@ from antiphon.planners.shared.routing import find_paths
 class WrittenRow:
     """A transfer of one chunk between two places, and the line that made it."""
 
-    move: Move  # has the same places as keys, under which a place in a rank's input and in its output is one
+    move: Move  # from `src` to `dst` as keys; a chunk's places in a rank's input and in its output have the same key
     chunk: int
     src: Place  # as the user wrote it, for messages and for its rank; `dst` likewise
     dst: Place

@@ -85,7 +85,8 @@ class LoadLog:
         is_change = run_starts(resource)
         is_change[1:] |= load[1:] != load[:-1]
         resource, load, time = resource[is_change], load[is_change], time[is_change]
-        end = np.append(time[1:], 0.0)  # of a resource's last change: its load is 0, so it forms no interval
+        # behind a resource's last change this is another resource's time; but there the load is 0: no interval
+        end = np.append(time[1:], 0.0)
         is_interval = (load > 0) & (end > time)
         resource, load = resource[is_interval], load[is_interval]
         share = load * seconds_per_byte(topology)[resource]

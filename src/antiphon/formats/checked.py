@@ -23,6 +23,7 @@ Row = dict[str, Any]
 
 def check_plan(plan: Plan, runtime: RuntimeRules, call: ApplicationCall) -> list[Row]:
     """Return a row of `check_file` per file that the plan is exported to, or one row without a file if it cannot be."""
+    # The registry calls the writers of formats backends. With `can.tables` one takes a dict {collective: plan}.
     writer = find("backend", runtime.format)
     try:
         files = writer.load()({plan.collective.kind: plan} if writer.can.tables else plan, **format_options(runtime))

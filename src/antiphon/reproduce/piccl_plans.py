@@ -94,7 +94,7 @@ class Plans:
         """
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
         within_host, between_hosts = profile_levels()
-        block = max(1.0, nbytes / ranks)
+        block = max(1.0, nbytes / ranks)  # the formulas refuse messages below 1 byte
         if self.family is KRING:
             # groups of k consecutive ranks; delta has GPUS_PER_NODE consecutive ranks per host
             across_groups = between_hosts if ranks > GPUS_PER_NODE else within_host
@@ -106,6 +106,7 @@ class Plans:
         if self.family is PERMUTED:  # its first round is among the most distant ranks
             spans = [math.prod(radices[i:]) for i in range(len(radices))]
         levels = [within_host if span <= GPUS_PER_NODE else between_hosts for span in spans]
+        # `m` of the formula: an allgather's rounds send whole blocks, an allreduce's the whole vector
         message_bytes = block if self.kind == "allgather" else float(nbytes)
         rounds = loggp_forms.recmult(ranks, radices, message_bytes, levels, collective=self.kind)
         copied_share = float(sum(work.share for work in self.by_k[k].local))  # share of nbytes

@@ -5,10 +5,10 @@ An algorithm is *latency-optimal* if S is the bound on steps, *bandwidth-optimal
 Pareto-optimality is proved by lower bounds on R / C for S and for S - 1 steps: dual solutions (prices of links per
 step) of a linear program. It is refuted by a better algorithm.
 
-Input (`standings_of`): the synthesized points (C, S, R) of one family. Output: a `Standing` for each. An allreduce is
-composed of two halves, reducescatter and allgather, so that the next lower number of steps is S - 2. If a point stays
-undecided, better algorithms are searched for: along the frontier, then with fewer steps. Example: (2, 2, 3) on a
-machine where R / C >= 3/2 in 2 steps and no schedule has 1 step is Pareto-optimal.
+Input (`standings_of`): the synthesized points (C, S, R) of one collective on one machine (a family). Output: a
+`Standing` for each. An allreduce is composed of two halves, reducescatter and allgather, so that the next lower number
+of steps is S - 2. If a point stays undecided, better algorithms are searched for: along the frontier, then with fewer
+steps. Example: (2, 2, 3) on a machine where R / C >= 3/2 in 2 steps and no schedule has 1 step is Pareto-optimal.
 """
 
 from __future__ import annotations
@@ -123,7 +123,10 @@ def _prove_optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[
 
 
 def fewest_steps(algorithm: Synthesized, limits: Bound) -> int:
-    """Return the bound on steps; twice that of each half for an algorithm of two halves."""
+    """Return the bound on steps; twice that of each half for an algorithm of two halves.
+
+    `limits`: of the whole. An allreduce and each of its halves have the same bound on steps.
+    """
     return limits.latency_steps * (2 if algorithm.composed else 1)
 
 

@@ -167,9 +167,9 @@ def tune(  # noqa: PLR0913
     # where the result lists every candidate that was requested, or needs more than the fastest ones
     def new_ledger() -> Ledger:
         return Ledger(
-            context, tasks, {*names, OWN_PLANS}, progress, compare=nccl, shortlist=shortlist, library=library,
-            may_skip=not (named_planners or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
-            may_drop=not (shortlist or values or deterministic),
+            context, tasks, names={*names, OWN_PLANS}, progress=progress, compare=nccl, shortlist=shortlist,
+            library=library, may_skip=not (named_planners or shortlist or values or deterministic),
+            required={OWN_PLANS, *stand_ins}, may_drop=not (shortlist or values or deterministic),
         )  # fmt: skip
 
     ledger, complete = new_ledger(), True
@@ -181,13 +181,15 @@ def tune(  # noqa: PLR0913
     try:
         if file is None or not file.exists() or not replay(ledger, file):
             ledger = new_ledger()  # a replay that failed midway has filled the first one
+            # `with_rivals` gives a task the times that its schedules must beat to be kept
             run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed, ledger.with_rivals)
     except KeyboardInterrupt:
         complete = False
     bound_losses = (
         compare_bounds(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
     )
-    # `compare_links` does not count the links of a rank outside `members` that has none here: it is excluded on purpose
+    # A rank outside `members` that has no links on this machine was excluded on purpose: `compare_links` does not count
+    # its links of the intact machine as lost.
     members = frozenset(rank for target in targets.values() for rank in target.members)
     links = compare_links(intact, topology, members) if intact is not None else None
     tuning = ledger.close(span, bound_losses, links, complete, values)
@@ -234,9 +236,9 @@ def usual_planners(topology: Topology, *, barriers: bool = True) -> list[str]:
     """Return all planners that are tried if the user names none.
 
     The table entry of a planner leaves it out where another planner is always as good. That is everywhere (`tuned` is
-    false), on fewer ranks than `tuned_from`, where links join every two ranks (`tuned_joined` is false), or under a
-    model with `barriers` between steps (`timed`). Planners whose schedules let switches multicast or reduce are left
-    out if no switch of the machine can.
+    false), on fewer ranks than `tuned_from`, where links or switches join every two ranks (`tuned_joined` is false), or
+    under a model with `barriers` between steps (`timed`). Planners whose schedules let switches multicast or reduce are
+    left out if no switch of the machine can.
     """
     are_joined = _join_all_ranks(topology)
     available = [
@@ -260,7 +262,7 @@ def _join_all_ranks(topology: Topology) -> bool:
 
 def _is_usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:
     """Return whether an unnamed planner is tried for a collective, by the `tuned` of its entry."""
-    tuned = entry.can.tuned  # True, or the collectives for which it is tried
+    tuned = entry.can.tuned  # True, False, or the collectives for which it is tried
     # a planner that does not support the collective gets a task, too, so that it is listed as refused
     return tuned is True or kind in (tuned or ()) or kind not in entry.can.collectives
 
@@ -271,8 +273,9 @@ def _list_tasks(
 ) -> list[Task]:  # fmt: skip
     """Return the tasks: for every collective its bounds, then every planner with each combination of options to try.
 
-    `values`: of swept options. `baselines`: by collective the planners that stand for NCCL; they try the options that
-    their entries declare. `named`: whether the user named the planners.
+    `values`: of swept options. `baselines`: by collective the planners that stand for NCCL, in groups of which the
+    first that has a schedule counts; they try the options that their entries declare. `named`: whether the user named
+    the planners.
     """
     tasks: list[Task] = []
     for kind in targets:
@@ -291,10 +294,11 @@ def _list_tasks(
 
 
 def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuning]) -> Tuning:
-    """Return `intact` with a tuning for each single failure of its machine; `of`: "links", "wires", "nics" or "ranks".
+    """Return `intact` with a tuning for each single failure of its machine.
 
-    `tune_again` tunes the same request on a degraded machine. Failures that leave the same machine up to the numbers
-    of its nodes form a class, which is tuned once.
+    `of`: "links", "wires" (of a link of several wires, one of them), "nics" or "ranks". `tune_again` tunes the same
+    request on a degraded machine. Failures that leave the same machine up to the numbers of its nodes form a class,
+    which is tuned once.
     """
     collectives = [plan.collective for plan in intact.plans.values()]
     if any(each.custom is not None for each in collectives):

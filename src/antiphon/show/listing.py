@@ -149,7 +149,10 @@ def entries_text(kind: str) -> str:
 
 
 def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the runtimes as text, from rows of the `list` command; `missing`: what must be installed first."""
+    """Return the runtimes as text, from rows of the `list` command.
+
+    `library`: the library that a runtime is measured beside. `missing`: what must be installed first.
+    """
     table_rows = []
     for row in rows:
         texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]

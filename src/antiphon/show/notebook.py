@@ -1,8 +1,8 @@
 """Results in notebooks: a conclusion in bold, then a small picture or a table, as HTML without scripts.
 
 `html_of` is what `_repr_html_` of every result returns (core/display.py). A picture is SVG on white, readable on dark
-pages, too; one that is too large to draw, or has more than MAX_LINES lines, is left out. Tables have at most MAX_ROWS
-rows. Text takes the colours of the notebook.
+pages, too; one that is too large to draw, or has more than MAX_LINES lines of text, is left out. Tables have at most
+MAX_ROWS rows. Text takes the colours of the notebook.
 
 Example: a bound is `<p><b>No schedule takes fewer than 2 steps ...</b></p>` and a table of two rows.
 """
@@ -31,7 +31,7 @@ from antiphon.show.text import KIND_HEAD, kind_rows, summary_text
 from antiphon.sweeps.results import SweepResult
 from antiphon.units import format_bandwidth, format_ends, format_seconds, format_size
 
-MAX_LINES = 130  # of a picture
+MAX_LINES = 130  # of the text of an SVG
 MAX_ROWS = 20  # of a table
 CHART_SIZE = (640, 300)  # pixels, width and height
 
@@ -103,7 +103,7 @@ def _(frontier: Frontier) -> str:
 
 @html_of.register
 def _(result: SweepResult) -> str:
-    head, rows = machine_table(result, len(result.answers))
+    head, rows = machine_table(result, limit=len(result.answers))  # all: `_table` shortens it
     picture = _picture(lambda: pareto_svg(result)) if result.request.prices else ""
     refused = sum(bool(m.refused) for m in result.machines())
     note = _note(f"{words.plural(refused, 'machine')} without all plans: see .machines()") if refused else ""

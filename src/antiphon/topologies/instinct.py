@@ -32,7 +32,7 @@ def mi250(*, gcds: int = 16) -> Topology:
     dies of others: for 16 as in ForestColl's evaluation (arXiv:2402.06787), seven links per die; for 8 as RCCL lists
     it (rome_models.cc, model 71), the board of Frontier and LUMI. Latency assumed.
     """
-    if gcds not in (8, 16) or isinstance(gcds, bool):
+    if gcds not in (8, 16):
         raise Invalid(f"gcds={quote(gcds)}: expected 16 (eight MI250) or 8 (four)")
     table = _EIGHT if gcds == 8 else _SIXTEEN
     links = [link for width, pairs in table.items() for link in both_ways(pairs, xgmi(width, XGMI3))]

@@ -102,7 +102,7 @@ class _Reader:
         return self.children(self.number(), depth)
 
     def children(self, count: int, depth: int) -> TreeShape:
-        """Read what follows the fan-out `count` of a node: its children, or nothing if they are ranks."""
+        """Return a node of fan-out `count`: read what follows that, its children, or nothing if they are ranks."""
         if not self.take("x"):
             return TreeShape(((count, RANK),)) if count else RANK  # 0: the node itself is a rank
         if not count:

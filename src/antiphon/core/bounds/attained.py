@@ -178,7 +178,11 @@ class _TreeRates:
 
 
 def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:
-    """Return which trees to look for, and the weight of data that an amount of 1 stands for."""
+    """Return which trees to look for, and the sum of all amounts that stands for all data.
+
+    The rates of a request's trees add up to its shares of the amounts (master.py). An allreduce has an amount per root,
+    in units of weight; others have one amount, 1, of which each block's share is its weight.
+    """
     members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
     kind = collective.kind
     if kind == "allreduce":

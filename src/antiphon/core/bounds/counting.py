@@ -27,7 +27,7 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Cut, Partition
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, distinct
+from antiphon.core.columns import SAFE_INT64, Longs, distinct
 from antiphon.core.topology import Topology
 
 
@@ -43,6 +43,9 @@ def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tup
     of the limits over links that cross).
     """
     capacity, limit_numbers = link_capacities(topology), _limits_over(topology, multiplicity)
+    # `link_capacities` leaves room for a few counts of each link; a switch that is in many parts has more
+    if float(multiplicity.max(initial=0)) * float(capacity.max(initial=0)) * len(capacity) >= SAFE_INT64:
+        capacity = capacity.astype(object)
     cover, total = _apply_limits(topology, capacity, multiplicity, limit_numbers)
     limited_links = [link for number in limit_numbers for link in topology.limits[number].links]
     if cover and len(limited_links) > len(set(limited_links)):

@@ -68,7 +68,7 @@ def link_capacities(topology: Topology) -> NDArray[Any]:
     """Return the capacity of every link in units of `resources.scale`: int64 if no sum can overflow, else objects."""
     resources = topology.resources
     largest = max(resources.capacity, default=1)
-    # room for sums that count every link and limit four times
+    # room for sums that count every link and limit up to four times; counting.py checks by itself if it counts more
     fits_int64 = largest * 4 * (topology.links + len(topology.limits) + 1) < SAFE_INT64
     class_capacity = np.array(resources.capacity, np.int64 if fits_int64 else object)
     return class_capacity[resources.class_of[: topology.links]]

@@ -14,9 +14,9 @@ symmetry the amounts may be equal for routes that are alike, so the program has 
 ranks, not for each pair. Duals of cuts and capacities are the multipliers and prices of the evidence (`RoutedCuts`).
 
 Example: a broadcast of n bytes from one of 4 ranks around a switch, in 2 steps. Of what leaves the root in step 1, each
-other rank has only a third if all are to get equally much. With the time of n bytes on a link as the unit, each step
-takes at least 3/4: in step 1 every rank gets another quarter, in step 2 the three quarters that it lacks, one from each
-of the root and the two others.
+other rank has only a third if all are to get equally much. With the time of n bytes on a link as the unit, the steps
+take at least 3/2 together. They do with 3/4 each: in step 1 every rank gets another quarter, in step 2 the three
+quarters that it lacks, one from each of the root and the two others.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class RoutedSearch(StepSearch):
             for condition, multiplier in zip(solution.binding, rounded, strict=True)
             if multiplier > 0
         ]
-        paid = np.ceil((np.maximum(solution.prices, 0.0) + TOLERANCE) * scale).astype(np.int64).T
-        by_step = paid[::-1] if self.delivery.collects else paid  # collected data were spread, backwards in time
+        prices = np.ceil((np.maximum(solution.prices, 0.0) + TOLERANCE) * scale).astype(np.int64).T  # by step
+        by_step = prices[::-1] if self.delivery.collects else prices  # collected data were spread, backwards in time
         symmetries = tuple(tuple(image.tolist()) for image in self.delivery.symmetries)
         return RoutedCuts(steps, tuple(cuts), tuple(tuple(row) for row in by_step.tolist()), symmetries)

@@ -111,7 +111,7 @@ class MessageGraph:
             done_ptr=as_int32(pointers(items[done_items] >> 1, count)), done=as_int32(done_items),
             left_ptr=left_ptr, left=as_int32(left_items),
             need_ptr=as_int32(self.deps_ptr), need=as_int32(condition[order]),
-            before=np.full(len(items), -1, np.int32),
+            before=np.full(len(items), -1, np.int32),  # no condition depends on another
         )  # fmt: skip
 
 

@@ -74,6 +74,8 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     Equal numbers of pieces are retained (one pipeline over both schedules is faster than two pipelines one after the
     other); different numbers are expanded. O(n log n) in new rows.
 
+    Rows of the example are (step, chunk, source, destination, 1 to reduce):
+
     >>> from antiphon.core.example import of_rows
     >>> to_one = of_rows("reduce", 3, [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1)], roots=(0,))
     >>> to_all = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0)], roots=(0,))
@@ -104,6 +106,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
         start=expand(first).steps if _pieces_differ([first, second]) else first.steps,
     )
     schedule = assemble_parts([Placement.single_copy(first, lines[0]), second_placement], target, target_spans)
+    # no runtime does local work, it is only priced: so it does not matter that the first's comes before the second
     return replace(schedule, local=first.local + second.local)
 
 
@@ -229,7 +232,7 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
         raise Unsupported("run together: a custom collective has no name and groups; use compose(..., at_once=True)")
     # Per schedule the sizes of its groups: divided by the largest, they are parts of the schedule's own size.
     own_sizes = [s.collective.group_sizes or [1] for s in schedules]
-    common = math.lcm(*(max(sizes) for sizes in own_sizes))
+    common = math.lcm(*(max(own_size) for own_size in own_sizes))
     target = joint(
         [group for s in schedules for group in s.collective.groups or (s.collective,)],
         [

@@ -44,6 +44,7 @@ class _Walk:
         self.batch = batch
         self.count = np.zeros(batch.cells, np.int64)
         self.value = np.zeros(batch.cells, np.int64)  # per cell, the identity of its value
+        # per initial contribution its cell `pre`, chunk `pre_owner` and number `pre_id`; `owner`: the chunk of each row
         id_bound = int(batch.pre_id.max(initial=0)) + 1
         names, identity = unique_inverse(batch.pre_owner * id_bound + batch.pre_id, bound=len(batch.chunks) * id_bound)
         np.add.at(self.count, batch.pre, 1)

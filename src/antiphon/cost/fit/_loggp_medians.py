@@ -10,8 +10,8 @@ values by LogGP, with the gap g per message and G per byte, and the overheads o_
     o_s    [PRTT(n,d,s) - PRTT(1,0,s)] / (n - 1) - d     = o_s, if the delay covers the gap
     o_r    server seconds per message, less the delay
 
-A sender with several ports sends several messages at once. A turn is a message of its busiest port after the first one
-of that port, and the gap is per turn: the divisor is the number of turns in place of n - 1.
+A sender with several ports sends several messages at once, and those of one port follow each other. Each message of its
+busiest port, but the first, is a turn, and the gap is per turn: the divisor is the number of turns in place of n - 1.
 
 The error of a median comes from the scatter of repetitions, or from the scatter about lines through neighbouring sizes
 if that is greater. loggp.py fits lines to the signals. Example: medians of 10 us for one message and 40 us for 16:
@@ -165,7 +165,7 @@ class Medians:
     def long_enough(self) -> NDArray[np.bool_]:
         """Where the delay covers the gap: o_s + d >= g + (s-1) G. Elsewhere PRTT(n,d,s) does not determine o_s.
 
-        With several ports each has the gap of proportionally fewer messages.
+        With several ports the sender may begin a message every gap / ports seconds: that is what the delay must cover.
         """
         # The gap between two messages of the sender is the gap of a turn divided by the ports. Without turns (no limit
         # of ports was seen) it is the mean over all messages, which is no greater: turns * ports <= n - 1.

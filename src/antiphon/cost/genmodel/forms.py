@@ -7,7 +7,8 @@ compare the two. With `epsilon` and `delta` 0 these are the (alpha, beta, gamma)
 
 A step takes alpha, plus for the busiest server:
 
-    beta + epsilon * max(w - w_t, 0)   per byte that it receives, if w servers send to it at once
+    beta + epsilon * max(w - w_t, 0)   per byte that it sends or receives (the greater), if w servers at once send to
+                                       it, or to a receiver of what it sends
     gamma                              per byte that it adds; combining f values at once takes f - 1 additions
     delta                              per byte that it reads or writes in memory; f values: f + 1 accesses
 

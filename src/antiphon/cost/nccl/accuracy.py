@@ -1,4 +1,4 @@
-"""How far predictions of NCCL and RCCL can be trusted: a smaller predicted speedup counts as noise.
+"""How far predictions of NCCL and RCCL can be trusted: a predicted speedup within their median error counts as noise.
 
 `errors.json` has the median of |predicted / measured - 1| on machines held out of the fit: by collective, by place
 (within a node or between nodes) and by range of sizes (up to 64 KB, between, from 64 MB on). `bench/bench_nccl.py

@@ -257,7 +257,9 @@ def _misfit(library: LibraryModel, collective: str, points: Points, predicted: M
 
 
 def _lists_all_cards(sign: str, cards: int) -> bool:
-    """Return whether a variable lists as many cards as a node has, or those to leave out (^): no sign of missing cards.
+    """Return whether a variable lists as many cards as a node has, which is no sign of missing cards.
+
+    A list of cards to leave out (^) is none either: it usually names cards that are not for NCCL, such as for storage.
 
     Example: NCCL_IB_HCA==mlx5_0,mlx5_1 on a node of 2 cards; the second = asks for exact names.
     """
@@ -273,7 +275,7 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
     unaided = tuple(a for a in algorithms if a not in (NVLS, NVLS_TREE))
     if layout.in_switches and costs.gpu.nvls is not None:
         yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
-    in_choice = [a for a in algorithms if a in CHOSEN]
+    in_choice = [a for a in algorithms if a in CHOSEN]  # those that NCCL chooses between by itself
     for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in in_choice)):
         # NCCL writes nvls-tree as NVLSTREE.
         setting = f"NCCL_{'PROTO' if kind == 'protocol' else 'ALGO'}={value.replace('-', '')}"
@@ -320,6 +322,7 @@ def _list_faults_between(healthy: MachineFault, cards: int) -> Iterator[MachineF
     layout, network = healthy.layout, healthy.costs.network
     assert network is not None
     for cards_in_use in range(1, cards):
+        # data go over all cards evenly, so that one card at half its speed halves the bandwidth of all
         qualifier = ", or one card at half its speed" if 2 * cards_in_use == cards else ""
         text = f"{cards_in_use} of {cards} network cards of a node in use{qualifier}"
         yield replace(

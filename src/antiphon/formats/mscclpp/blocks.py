@@ -58,7 +58,7 @@ NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 BACK_END = "back end mscclpp-json"
 MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
-MOST_GROUPED = 2**15  # operations of all ranks of a plan with groups, a put once per target: each new size reads all
+MOST_GROUPED = 2**15  # operations of a plan with groups, a put once per target: the executor reads all per message size
 MORE_STREAMS = 64  # tried where fewer do not fit, before MOST_BLOCKS, which leaves no block to continue a stream in
 FEW_STREAMS = 4  # tried where more do not fit; each is a long chain of blocks
 PAIR = 2  # blocks at a barrier: a full one and the one that continues its stream
@@ -227,7 +227,7 @@ class _LaneWriter:
     def _write_step(self, step: StreamStep) -> None:
         if step.kind == form.SYNC:
             self._write_sync()
-        elif step.kind == MEET:
+        elif step.kind == MEET:  # from `divide_steps` (groups.py)
             self._meet()
         elif step.kind in (form.SIGNAL, form.WAIT):
             self._signal_or_wait(step)
@@ -396,6 +396,7 @@ class _LaneWriter:
         )
 
     def _next_block(self) -> BlockText:
+        # `blocks` catches this at member 0: it cuts the group before the step, and writes the step in the next block.
         if self.group.barriers:
             raise Unsupported(f"rank {self.ends.rank}: a step of a group that meets does not fit into a thread block")
         old, new = self.block_texts[-1], BlockText()
@@ -585,7 +586,7 @@ def _fit_groups(
             for stream, steps in enumerate(rank_streams)
             for step in (divide_steps(steps, member=0, group=group) if stream in divided else steps)
         )
-        # a group has one stream that moves data at least, hence an operation
+        # `operations` is not 0: streams move data, as moving_streams * group > most_moving
         group = min(group, MOST_GROUPED // operations)
         while moving_streams * group > most_moving:
             with suppress(Unsupported):

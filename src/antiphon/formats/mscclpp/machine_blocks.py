@@ -97,8 +97,8 @@ class Machine:
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
     last_request: dict[int, Spot] = field(default_factory=dict)  # the last request to each port
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
-    # the last instructions of main blocks before work of separate threads; blocks of that work wait for them, so they
-    # must not be removed
+    # the last instructions of main blocks before work of separate threads; blocks of that work wait for them, so
+    # read.py must not drop them when it drops idle visits of barriers
     fences: set[Spot] = field(default_factory=set)
     # pairs (later, earlier) of operations on data: each thread finishes its share of the earlier before it begins its
     # share of the later
@@ -155,7 +155,10 @@ class BlockBuilder:
         self.unsynced: list[Spot] = []  # the next sync must wait for these
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
-        """Make all threads wait for each other."""
+        """Make all threads wait for each other.
+
+        `always`: add an instruction even if nobody has to wait, such as the arrival at a barrier.
+        """
         self.close()
         # if `unsynced` is empty, nothing runs beside the main block, which is in order anyway: nobody has to wait
         if self.unsynced or always:

@@ -16,7 +16,11 @@ ranks may read its places, waits until it may read those of others, gets its dat
 until the others have theirs. So no wait in a turn depends on a later action in it, and after the turn no other rank
 reads its places.
 
-Example: ranks 0 and 1 exchange a chunk in one step. Each has one turn: put, sync, signal, wait, and then its folds.
+Before the first message on a connection the sender must know that the receiver has begun. Without a credit or an
+earlier message from the receiver, the receiver signals this before its turns.
+
+Example: ranks 0 and 1 exchange a chunk in one step. Each signals that it has begun. Then it has one turn: wait until
+the other has begun, sync, put, sync, signal, wait, sync, and its folds.
 """
 
 from __future__ import annotations
@@ -151,7 +155,10 @@ class RankSteps:
             self.touch(step, [(place, step.size) for place in reads], [(step.into, step.size)])
 
     def put(self, kind: int, moves: list[StreamMove]) -> None:
-        """Append puts (or packs) of these moves: each step from one buffer, with as many moves as a step can have."""
+        """Append puts of these moves: each step from one buffer, with as many moves as a step can have.
+
+        `kind`: PUT, or PACK for packets (packets.py).
+        """
         if len(moves) == 1 and moves[0].size == 1:  # the usual case
             self.touch_chunks(StreamStep(kind, peers=(), moves=tuple(moves)), (moves[0].source,))
             return
@@ -236,9 +243,10 @@ def one_sided(
 
     `layout`: addresses in chunks. `switched`: the operations that switches perform. `range_of`: returns the buffer and
     range that a rank accesses with a place and a size. `max_operands`: of a fold that is one step. `pull`:
-    receivers get instead of senders putting (except by switches).
+    receivers get instead of senders putting; not together with switches, whose operations `_GetWriter` does not write.
     """
     work = OneSided(program, layout, switched, range_of, max_operands)
+    assert not (pull and work.switched.switches)
     split = (_GetWork if pull else _PutWork)(work, streams(program, max_streams, work.switched))
     steps_by_rank = [split.steps(rank) for rank in range(program.ranks)]
     return [[steps_by_rank[rank][stream] for rank in range(program.ranks)] for stream in range(split.count)]
@@ -257,7 +265,8 @@ class OneSided:
         send, receive = program.pairs
         # Per message.
         self.receive = receive.tolist()
-        # farther: a chain of messages by way of other ranks can stand for a credit; switches drop messages of chains.
+        # farther: a chain of messages by way of other ranks can stand for a credit. Not with switches: some of the
+        # messages that they replace are not even signals, which would break the chain.
         credit = find_credits(program, farther=not self.switched.switches)
         # Messages before which the receiver must signal that its place is free.
         self.needs_credit: Bools = credit | self.switched.signal_only[send]
@@ -334,7 +343,7 @@ class _PutWork:
         self.work, self.stream = work, stream  # `stream`: per operation of the program
         self.count = int(stream.max(initial=-1)) + 1
         program, send = work.program, work.program.pairs.send
-        stream_of_message, step = stream[send], program.when[send] // 2
+        stream_of_message, step = stream[send], program.when[send] // 2  # `when`: twice the step, plus 1 for folds
         source, target = program.rank[send], program.peer[send]
         order = np.lexsort((target, source, step, stream_of_message))
         # Without messages that a switch replaces and messages without data.
@@ -378,8 +387,8 @@ class _PutWork:
         Before the first message the sender must know that the receiver has begun. The receiver signals this, unless a
         credit implies it, or a message from the receiver in an earlier step.
 
-        A message that a switch multicasts is no put, but a credit before it and a signal after it: the credit says that
-        the receiver's place is free and that its operand of the sum is there.
+        A message that a switch multicasts is no put, but a credit before it and a signal after it. The credit says that
+        the receiver's place is free; if the switch multicasts a sum, also that the receiver's own operand is there.
         """
         # moves(message): the moves of a message that this rank sends.
         work, signal_only, moves = self.work, self.work.signal_only, self.work.moves.of(rank)
@@ -417,7 +426,7 @@ class _PutWork:
         """Add a rank's folds to the turns of their times."""
         work = self.work
         rows = work.folds[work.fold_ptr[rank] : work.fold_ptr[rank + 1]]
-        columns = (rows, self.stream[rows], work.program.when[rows] // 2)
+        columns = (rows, self.stream[rows], work.program.when[rows] // 2)  # the step of each, as in __init__
         for row, stream, step in zip(*(column.tolist() for column in columns), strict=True):
             first = work.ptr[row]
             if work.length[first]:

@@ -71,7 +71,8 @@ def nvls_tree(
     steps: UnevenSteps = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yield schedules for every planner between boxes that the machine allows: one per number of pieces, and one in
-    uneven slices per message size. `steps`: their number in the uneven pipeline; default: the best for each size.
+    uneven slices per message size. `steps`: the number of steps of the pipeline in uneven slices; default: the best for
+    each size.
     """
     # sizes for which uneven slices are chosen; None among those of the request stands for any size
     sizes = tuple(size for size in request.sizes if size is not None)
@@ -100,7 +101,7 @@ def nvls_tree(
         is_feasible = True
         # a box's switch that serves few joints at once cannot work on several pieces at the same time
         is_limited = any(_joints_at_once(topology, group_schedule) for group_schedule in (*reducescatters, *allgathers))
-        for depth in piece_counts(pieces, not is_limited) if steps is None else ():
+        for depth in piece_counts(pieces, pipelined=not is_limited) if steps is None else ():
             schedule = _stack_levels(topology, collective, (reducescatters, lanes, allgathers), depth)
             options = {"within": inner_name, "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})

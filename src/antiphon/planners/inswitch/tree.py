@@ -6,7 +6,7 @@ by switches (a joint) needs such a tree: the paths between its ranks meet at swi
 
 A shortest-path search from every switch, as the root of a tree (the hub), gives the candidates. Those whose branching
 switches have the abilities stay. Of these the best reach the fewest ranks that are not members; ties: the widest, then
-the lowest.
+those of the fewest levels.
 
 Example: 8 GPUs in a box with 4 parallel NVSwitches: 4 trees of equal width, each one switch with the GPUs below it; the
 data are shared between them.
@@ -87,7 +87,7 @@ def switch_trees(
     """Return the best trees of switches with these abilities that join the members; all of them if several are equal.
 
     Best are those that reach the fewest other ranks (a box's own switches rather than the fabric's), then the widest,
-    then the lowest. `through`: some switch must forward what it combined. A search from every switch.
+    then those of the fewest levels. `through`: some switch must forward what it combined. A search from every switch.
     """
     trees = []
     for predecessor, distance in _find_hubs(topology, members):
@@ -166,9 +166,10 @@ def _build_tree(topology: Topology, members: AnyInts, predecessor: Longs, distan
 def _widest_links(topology: Topology, src: Longs, dst: Longs) -> Longs:
     """Return the widest link of each pair, the first of equals."""
     distinct_widths = sorted({kind.bandwidth for kind in topology.types}, reverse=True)
-    width = np.array([distinct_widths.index(kind.bandwidth) for kind in topology.types])[topology.link_type]
+    # per link its place among the bandwidths, 0: the widest
+    width_order = np.array([distinct_widths.index(kind.bandwidth) for kind in topology.types])[topology.link_type]
     key = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
-    order = order_of(key * len(distinct_widths) + width, topology.nodes**2 * len(distinct_widths))
+    order = order_of(key * len(distinct_widths) + width_order, bound=topology.nodes**2 * len(distinct_widths))
     first = np.flatnonzero(run_starts(key[order]))
     widest: Longs = order[first[np.searchsorted(key[order][first], src * topology.nodes + dst)]]
     return widest

@@ -91,6 +91,10 @@ def relay(
         ordered = by_relation(topology, collective)
         yield _with_provenance(replace(ordered, pieces=pieces or 1), {"trees": 1, "pieces": pieces or 1})
         return
+    if detours is not None and (trees not in (None, 1) or collective.kind == "custom"):
+        raise Unsupported(
+            "planner relay: detours are for single trees, and not for custom collectives; leave the option detours out"
+        )
     # one tree of shortest paths per source
     if trees in (None, 1) and detours is None:
         single_tree = replace(_plan_single(topology, collective, by), pieces=pieces or 1)

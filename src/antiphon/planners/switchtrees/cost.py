@@ -53,6 +53,7 @@ class PartCost:
 
         `holds`: None if all do.
         """
+        # nodes are numbered depth first (RootedTree); node v has the servers low[v] to high[v] - 1 at or below it
         tree, inside = self.tree, slice(node + 1, int(self.tree.end[node]))
         if holds is None:
             return inside, tree.high[inside] - tree.low[inside]
@@ -160,7 +161,8 @@ class PartCost:
         )
         # How many send to one server at once. While reducing, an owner gets each of its blocks from one holder of every
         # other child: from `ratio` holders of a child, but at most one per block. In the allgather a holder gets blocks
-        # from `ratio` owners of every other child. `blocks`: per owner, by its child; in total there is one per server.
+        # from `ratio` owners of every other child. `blocks`: by child, the blocks of each of its owners, at least 1:
+        # there are as many blocks as servers, and a child's share of them is divided among its holders.
         blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
         # [i, j]: holders in child j per owner in child i
         ratio = np.maximum(holders_per_child[None, :] / holders_per_child[:, None], 1)

@@ -1,8 +1,8 @@
 """Improve an algorithm that is too large to synthesize: large-neighbourhood search over steps and rounds.
 
-Input is an algorithm (C, S, R) of a spreading collective, found by any method; output are algorithms with the same C
-and a smaller R, or fewer or more steps. A neighbourhood fixes new rounds for the steps and takes out the moves that no
-longer fit; these are put back elsewhere. Three neighbourhoods:
+Input is an algorithm (C, S, R) of a collective that only copies, found by any method; output are algorithms with the
+same C and a smaller R, or fewer or more steps. A neighbourhood fixes new rounds for the steps and takes out the moves
+that no longer fit; these are put back elsewhere. Three neighbourhoods:
 
     shave   one round less in one step: its fullest resources must give up moves
     merge   two consecutive steps become one: chunks that arrived in the first cannot be sent on in the second
@@ -274,7 +274,7 @@ class ChangingAlgorithm:
         self.work += 2 * len(self.place)
 
     def merge(self, extra: int) -> bool:
-        """Join two consecutive steps, where few chunks are sent on in the second; `extra` rounds may be added."""
+        """Join two consecutive steps, where few chunks are sent on in the second; it gets `extra` rounds more."""
         violators: dict[int, list[int]] = defaultdict(list)  # step -> moves of chunks that arrived in the step before
         for m, place in enumerate(self.place):
             arc, step = place  # type: ignore[misc]

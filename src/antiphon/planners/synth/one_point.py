@@ -15,8 +15,8 @@ that every allreduce contains (all_forms.py).
 
 Example: allreduce on the DGX-1 with C = 8, S = 4, R = 4 is found as halves of C = 1, S = 2, R = 2; (12, 4, 4) as sums.
 
-Below, `work` is what was requested (`Problem`), `search` a search in canonical numbers, and `problem` translates its
-results back (`CanonicalProblem`).
+Below, `work` is what was requested (`Problem`), `search` a search on the machine with nodes and links in canonical
+numbers (canonical.py), and `problem` translates its results back (`CanonicalProblem`).
 """
 
 from __future__ import annotations
@@ -84,13 +84,14 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
 def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures) -> Point:
     """Return the point. Raises Infeasible with the proof that none exists, NotFound if it is undecided."""
     parts, steps, rounds = requested
-    # One of three outcomes: moves, a refutation, or None where the effort did not suffice.
+    # One of three outcomes: moves, a refutation, or None where the effort did not suffice. `tell` receives lines of
+    # progress; `memory`: bytes that a worker process may take.
     decided = decide_candidate(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
     instance = search.instance
     chunks = parts * instance.input_weight
     form = {"form": "k-synchronous", "what": f"{chunks} equal chunks, {steps} steps, {rounds} rounds"}
     if isinstance(decided, Impossible):
-        # integer flows (flow.py) are exhaustive, too, but leave no proof
+        # refuted by integer flows alone (flow.py), which are exhaustive but leave no proof
         if decided.how == "search" and decided.resolution is None:
             why = "a solver went through all possibilities, but there is no proof of that which can be checked"
             raise NotFound(
@@ -110,7 +111,8 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
             [{**form, "outcome": OPEN, "why": why}],
         )
     per_step = rounds_of(instance, decided.moves)
-    used_steps, used_rounds = len(per_step), max(len(per_step), sum(per_step))  # it may end earlier than allowed
+    # it may end earlier than allowed; a step without transfers takes a round, too
+    used_steps, used_rounds = len(per_step), max(len(per_step), sum(per_step))
     # Optimal if it meets the lower bound on R / C for its number of steps.
     proof = OPTIMAL if Fraction(used_rounds, chunks) == search.least_ratio(used_steps) else BEST_FOUND
     point = Point(
@@ -127,7 +129,7 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
     """Return the schedule in the first form that has it: two halves or inputs sent everywhere (allreduce), sums."""
     chunks, steps, rounds = requested
     _raise_infeasible(_excluded_by_bounds(work, requested))
-    search, problem = work.start_search(conversion)
+    search, problem = work.start_search(conversion)  # for an allreduce that of an allgather, for halves and everywhere
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share_point)
     searched: list[dict[str, Any]] = []
     for form, form_text, find_schedule in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
@@ -206,10 +208,11 @@ def _excluded_by_broadcasts(forms: AllForms, requested: PointFigures) -> Iterato
             why = f"every chunk crosses {evidence['sends']} links or more, by a proof by resolution"
         yield f"no {_any_form(forms.work)} with S = {steps} has R/C below {ratio}: {why}"
     elif duals := forms.refute_by_trees(chunks, steps, rounds):
-        pairs = f"{len(duals)} sets of prices of links" if len(duals) > 1 else "prices of links"
+        prices = f"{len(duals)} sets of prices of links" if len(duals) > 1 else "prices of links"
         yield (
             f"no {_any_form(forms.work)} has C = {chunks}, S = {steps}, R = {rounds}: each chunk goes up one tree and "
-            f"down another, and by {pairs} these pairs cost more than the links carry, however the rounds are dealt out"
+            f"down another, and by {prices} these pairs cost more than the links carry, however the rounds are dealt "
+            "out"
         )
 
 

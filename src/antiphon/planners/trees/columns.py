@@ -290,7 +290,7 @@ def prove_bound(generation: ColumnGeneration, point: MasterPoint, value: Fractio
         # larger denominators
         prices = simple_ratio(point.price, max_denominator)
         prices = whole_prices(point.price, generation.price_scale) if prices is None else prices
-        priced = generation.price_all(prices, hops=None)
+        priced = generation.price_all(prices, max_depth=None)
         assert priced is not None
         bound = generation.master.dual_bound(prices, priced.costs)
         best = bound if best is None else min(best, bound)
@@ -454,24 +454,24 @@ class ColumnGeneration:
         return Column(number, tuple(rows), tuple(load[row] for row in rows), hops)
 
     def price_tree(
-        self, number: int, priced_hops: PricedHops, hops: int | None, restarts: int
+        self, number: int, priced_hops: PricedHops, max_depth: int | None, restarts: int
     ) -> tuple[int, Parents] | None:
-        """Return the cost and parents of the cheapest tree found for a group, at most `hops` deep."""
+        """Return the cost and parents of the cheapest tree found for a group, at most `max_depth` hops deep."""
         group = self.groups[number]
         cost = priced_hops.cost.T if group.inward else priced_hops.cost
-        parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], priced_hops.far, restarts)
+        parents = tree_of(cost, group.root, max_depth, self.sinks, self.ranks[number], priced_hops.far, restarts)
         return None if parents is None else (priced_hops.tree_price(cost, parents), parents)
 
-    def price_all(self, prices: Sequence[int], hops: int | None, restarts: int = 0) -> PricedColumns | None:
+    def price_all(self, prices: Sequence[int], max_depth: int | None, restarts: int = 0) -> PricedColumns | None:
         """Return every group's cheapest cost and tree at integral prices of rows; None if a group has no tree.
 
-        `hops`: maximum depth. `restarts`: of the heuristic for trees of limited depth.
+        `max_depth`: in hops. `restarts`: of the heuristic for trees of limited depth.
         """
         exceeds_int64 = max(prices, default=0) * self.hop_prices.max_tree_cost >= FAR
         priced_hops = self.hop_prices.price_hops(np.array(prices, object if exceeds_int64 else np.int64)[self.row_of])
         costs, columns = [], []
         for number in range(len(self.groups)):
-            cheapest_tree = self.price_tree(number, priced_hops, hops, restarts)
+            cheapest_tree = self.price_tree(number, priced_hops, max_depth, restarts)
             if cheapest_tree is None:
                 return None
             cost, parents = cheapest_tree
@@ -479,7 +479,7 @@ class ColumnGeneration:
             columns.append(self.make_column(number, priced_hops, parents))
         return PricedColumns(costs, columns)
 
-    def add_first_columns(self, hops: int | None) -> bool:
+    def add_first_columns(self, max_depth: int | None) -> bool:
         """Add initial columns at prices that grow with load (multiplicative weights); False if some root has no
         tree.
         """
@@ -488,7 +488,7 @@ class ColumnGeneration:
         for _ in range(_FIRST_TREES):
             fullest = max(float((load / capacity).max()), 1e-12)  # 1e-12: no load yet
             load_prices = exp(_LOAD_SHARPNESS * (load / capacity) / fullest) / capacity
-            priced = self.price_all(whole_prices(load_prices, 2**20), hops)  # to six digits
+            priced = self.price_all(whole_prices(load_prices, 2**20), max_depth)  # to six digits
             if priced is None:
                 return False
             for column in priced.columns:
@@ -497,7 +497,7 @@ class ColumnGeneration:
         return True
 
     def generate_columns(
-        self, hops: int | None, target: Fraction, all_or_nothing: bool
+        self, max_depth: int | None, target: Fraction, all_or_nothing: bool
     ) -> tuple[MasterPoint, Fraction | None]:
         """Add columns until none improves the optimum or the target is met.
 
@@ -516,7 +516,7 @@ class ColumnGeneration:
             point = master.solve_floats()
             stalled_rounds = 0 if point.value > before * (1 + _MIN_GAIN) else stalled_rounds + 1
             before = max(point.value, before)
-            if point.value >= goal or (hops is not None and stalled_rounds >= _PATIENCE):
+            if point.value >= goal or (max_depth is not None and stalled_rounds >= _PATIENCE):
                 break
             # stabilization: duals oscillate between rounds, so price at a running average, too
             average_price = (
@@ -526,19 +526,20 @@ class ColumnGeneration:
             )
             # by prices: the bound, whether a column was added, and these prices
             rounds = [
-                (*self._price_round(point, price, hops, restarts=0), price) for price in (average_price, point.price)
+                (*self._price_round(point, price, max_depth, restarts=0), price)
+                for price in (average_price, point.price)
             ]
             added = any(improved for _, improved, _ in rounds)
             bound, _, price = min(rounds, key=itemgetter(0))  # the prices that prove more
-            if hops is None:
+            if max_depth is None:
                 best = bound if best is None else min(best, bound)
             # heuristic trees: the bound is no proof, so retry with more effort before giving up
-            is_doubtful = hops is not None and all_or_nothing and bound < target
+            is_doubtful = max_depth is not None and all_or_nothing and bound < target
             if is_doubtful and self.restarts:
-                bound, improved = self._price_round(point, price, hops, self.restarts)
+                bound, improved = self._price_round(point, price, max_depth, self.restarts)
                 is_doubtful, added = bound < target, added or improved
-            if hops is not None and self.restarts and not added:
-                _, added = self._price_round(point, point.price, hops, 4 * self.restarts)  # a last, longer attempt
+            if max_depth is not None and self.restarts and not added:
+                _, added = self._price_round(point, point.price, max_depth, 4 * self.restarts)  # a last, longer attempt
             doubts += is_doubtful
             is_met = best is not None and point.value >= float(best / master.rate_scale) * (1 - TINY)
             # stop once no tree improves the optimum, the target seems out of reach, or the bound is met
@@ -547,14 +548,14 @@ class ColumnGeneration:
         return point, best
 
     def _price_round(
-        self, point: MasterPoint, price: NDArray[np.float64], hops: int | None, restarts: int
+        self, point: MasterPoint, price: NDArray[np.float64], max_depth: int | None, restarts: int
     ) -> tuple[Fraction, bool]:
         """Add the cheapest trees at these prices that improve the optimum.
 
         Return an upper bound on every packing, valid if the trees are exactly cheapest, and whether any tree was added.
         """
         ints = whole_prices(price, self.price_scale)
-        priced = self.price_all(ints, hops, restarts)
+        priced = self.price_all(ints, max_depth, restarts)
         assert priced is not None, "the first columns reached all sinks"
         # weak duality: (sum of capacity * price) / (cost of the cheapest trees) bounds every packing
         bound = self.master.dual_bound(ints, priced.costs)

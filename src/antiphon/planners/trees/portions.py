@@ -49,7 +49,8 @@ TOLERANCE = 1e-6  # tolerance of floats in that search
 ROUNDED_DENOMINATOR = 1024  # if none of these fits, amounts are rounded to about this denominator
 SHORTFALLS = (0, 1, 4, 16)  # units that a link may lose, tried in turn until rounding can balance the switches
 MAX_OVERLOAD = 1.01  # factor by which rounding up may overload a link
-WIDENINGS = (0, 1, 2, 4, 8, 16, 32)  # units by which loads grow, tried in turn until the cuts hold after rounding
+# Loads grow by the factor 1 + widening / denominator; tried in turn until the cuts hold after rounding.
+WIDENINGS = (0, 1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ class _CutProgram:
                 *(sp.csr_array(self._cut_row(direction, side)) for direction, side in self.cuts.values()),
             ]
         )
-        # a capacity that no solution can use would only spoil the scaling
+        # A capacity that no solution can use would only spoil the scaling. A tree crosses a link once, and a shared
+        # limit about once per rank; the rate of all trees is below MAX_SCALE.
         usable = np.minimum(self.capacity, MAX_SCALE * self.directions * self.topology.ranks)
         row_limits = np.concatenate([usable, np.zeros(len(self.cuts))])
         cost = np.full(self.column_count, LOAD_COST)

@@ -1,7 +1,8 @@
 """The runtimes `threads`, `cuda` and `hip`: the GPU engine with all ranks in this process.
 
-For each group of cases: allocate the buffers of all ranks on the device (`_DeviceBuffers`), load the schedule as tables
-(one per entry of `TABLES`, such as "packets"), and time every choice of table and number of thread blocks once
+For each group of cases: allocate the buffers of all ranks on the device (`_DeviceBuffers`), translate the schedule to
+the tables that the kernel reads, of each kind of `TABLES` (such as "packets"), and time every choice of kind and
+number of thread blocks once
 (`call_choices`). Then the best is measured in turn with NCCL or RCCL, whose outputs are checked, too. With `hybrid`,
 links that the plan leaves idle carry a share (`runtimes/device/hybrid`).
 
@@ -91,6 +92,7 @@ class _OnDevice(Runtime):
             runnables = [programs[case.program] for case in cases_of_group]
             schedules = [runnable.schedule for runnable in runnables]
             refuse_too_large(schedules[0].collective, cases_of_group[0])
+            # schedules over slower links that the plan leaves idle, such as PCIe
             slow_schedules = [
                 _slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in cases_of_group
             ]
@@ -138,7 +140,7 @@ class Threads(_OnDevice):
     target = "device"
 
     def group(self, ranks: int, how: How) -> Group:
-        """Return a group with as many blocks as there may be threads, at least one per rank."""
+        """Return a group of STREAMS blocks per rank, each a thread; fewer where there may not be so many threads."""
         if ranks > MOST_THREADS:
             raise Unsupported(f"{ranks} ranks, each a thread of this process: at most {MOST_THREADS}; run it on local")
         return Group(self.device(how), ranks, blocks=min(STREAMS, max(1, MOST_THREADS // ranks)))
@@ -162,7 +164,8 @@ class Cuda(_OnDevice):
         super().ready(how)
 
     def group(self, ranks: int, how: How) -> Group:
-        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, threads=WARPS * 32)  # a warp has 32 threads
+        # As if one GPU had all ranks, also where they are on several. A warp has 32 threads.
+        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, threads=WARPS * 32)
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
         for name, plan in plans.items():
@@ -195,6 +198,7 @@ class _StepwiseOnHip(_StepwiseOnGpus):
     target, driver = Hip.target, Hip.driver
 
 
+# for bench_memory.py, which times folds of more and more operands
 STEPWISE: Mapping[str, type[_OnDevice]] = {
     "threads": _Stepwise, "cuda": _StepwiseOnGpus, "hip": _StepwiseOnHip,
 }  # fmt: skip
@@ -299,7 +303,7 @@ class _DeviceBuffers(AllBuffers):
         # The plan runs by its best choice; `slow` by copies through host memory.
         best, timeout = prepared.best, case.timeout or CALL_TIMEOUT
         options: dict[str, Any] = {"lanes": best.lanes, "timeout": timeout, "way": best.way}
-        if best.way == "kernel":  # only kernels make several rounds
+        if best.way == "kernel":  # the only one with rounds: slices of a thread block's data, one after another
             options["rounds"] = best.rounds
         arguments = (kind, prepared.addresses, prepared.lengths, self.dtype, case.op)
         fast = work_of(self.group, prepared.plans[best.tables], *arguments, **options)

@@ -152,7 +152,7 @@ def plans_page(
             group["shown"] = next(i for i, entry in enumerate(plan.entries) if entry is run_entry)
         groups.append(group)
         models.append(figures.model)
-        bases += [r.rests_on for r in figures.ranges]
+        bases += [r.rests_on for r in figures.ranges]  # nominal, calibrated or measured figures
     topology = next(iter(plans.values())).topology
     names = ", ".join(dict.fromkeys(models))
     return _page(topology, groups, f"times by the model `{names}`, {join_bases(bases)}", facts=[])
@@ -248,7 +248,8 @@ def sweep_page(result: SweepResult) -> dict[str, Any]:
     for m in machines:
         position = m.price[price] if price is not None else m.ranks
         if position and m.relative_time:
-            front = price in m.on_front if price is not None else m is machines[0]  # machines[0] is the fastest
+            # `on_front` compares by price; without prices only the fastest machine, the first, is marked
+            front = price in m.on_front if price is not None else m is machines[0]
             figures = [f"{m.relative_time:.3f}x", ratio(m.gap), "-" if m.ranks is None else str(m.ranks)]
             costs = ["-" if m.price[name] is None else f"{m.price[name]:,.10g}" for name in prices]
             points.append({

@@ -3,8 +3,11 @@
  *
  * Threading: all functions of a rank are called by one thread, but for ad_graph_stop, which any thread may call. `ad_why` is
  *   per thread.
- * Ownership: what *_new, *_make and *_shared return is freed by the function of the same name that ends in _free or _left;
- *   ranks outlive their plans, memory, graphs and streams.
+ * Ownership: what ad_X_new and ad_memory_shared return is freed by ad_X_free, what ad_memory_reached returns by
+ *   ad_memory_left, what ad_stream_recorded returns by ad_recording_free; ad_joint_free: see there. Ranks outlive their
+ *   plans, memory, graphs and streams.
+ * Numbers: a stream of a plan is executed by `lanes` thread blocks, each in `rounds` rounds, one after another: every
+ *   lane has its own slice of the data in every round (kernel.h).
  */
 #pragma once
 #include "world.h"
@@ -46,7 +49,8 @@ AD_EXPORT void ad_joint_free(void *rank, void *memory);
  *   ad_joint_own      every rank allocates its memory and distributes the token of that
  *   ad_joint_reached  every process maps the memory of all others
  *   ad_joint_all      every process joins all of it; `memory`: of each rank, as mapped here
- * Pass the memory of rank 0 as mapped here to ad_joint_free. ad_joint_dropped abandons unfinished stages. */
+ * Pass the memory of rank 0 as mapped here to ad_joint_free. A process has one joint memory at a time in these stages;
+ * ad_joint_dropped abandons it. */
 AD_EXPORT int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token);
 AD_EXPORT int ad_joint_enter(void *rank, const void *token);
 AD_EXPORT void *ad_joint_own(void *rank, void *token);
@@ -68,7 +72,8 @@ AD_EXPORT void ad_plan_free(void *plan);
 /* Elements of scratch that a call takes, if weight 1 of a block has `unit` elements. */
 AD_EXPORT i64 ad_plan_scratch(void *plan, i64 unit);
 
-/* Bytes that a plan's packets take in half a box; 0: it has no packets. `type`: as in NCCL (numbers.h), like `op` below. */
+/* Bytes that a plan's packets take in half a box (calls use the halves in turn); 0: it has no packets. `type`: as in NCCL
+ * (numbers.h), like `op` below. */
 AD_EXPORT i64 ad_plan_box(void *plan, i64 unit, int type);
 
 /* Begins a call of these ranks of this process. On a GPU they must be all ranks of that GPU, because it runs one kernel after
@@ -88,8 +93,8 @@ AD_EXPORT void *ad_library_new(u32 count, void *const *ranks, const char *path);
 AD_EXPORT int ad_library_go(void *library, int kind, i64 count, int type, int op, int root, char *const *from, char *const *to);
 AD_EXPORT void ad_library_free(void *library);
 
-/* A recorded call (a CUDA graph) of these ranks, all of this process, to be repeated: only its number changes, which the
- * devices count by themselves. NULL: it cannot be made. After ad_graph_begin, ad_wait as for ad_start. */
+/* A recorded call (a CUDA graph) of these ranks, which are in this process, to be repeated: only its number changes, which
+ * the devices count by themselves. NULL: it cannot be made. After ad_graph_begin, ad_wait as for ad_start. */
 AD_EXPORT void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, int type, int op, u32 lanes,
                              u32 rounds, char *const *buffers, const i64 *lengths);
 AD_EXPORT int ad_graph_begin(void *graph, u64 call);
@@ -118,7 +123,7 @@ AD_EXPORT void ad_recording_free(void *recording);
 
 enum { BY_STEPS, BY_COPIES, BY_STAGES }; /* methods of ad_by_host: puts by kernels; by copies; by copies through host memory */
 enum { STAGE = 1 << 20 }; /* bytes: half of the host memory per link with BY_STAGES */
-/* Makes a whole call of these ranks, all of this process, driven step by step by the host (by_steps.h). Each fold
+/* Makes a whole call of these ranks, which are in this process, driven step by step by the host (by_steps.h). Each fold
  * (combination) is a kernel of `lanes` thread blocks; `method` says how puts (copies to other ranks) are made. `call`: as for
  * ad_start, if there are ranks in other processes. -1: time limit reached. */
 AD_EXPORT int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes,

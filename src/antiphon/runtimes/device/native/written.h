@@ -1,5 +1,6 @@
 /* The statements of an exported plan: formats/device writes functions that call the members of `Work` on behalf of a thread
- * block of a rank, in a round of a call. ON_MEMBER and ON_ITS_OWN mark functions of the device, inlined or not (world.h).
+ * block of a rank, in a round of a call (with more rounds, a block does its data in slices, one after another). ON_MEMBER
+ * and ON_ITS_OWN mark functions of the device, inlined or not (world.h).
  *
  * Defined before it is included: RANKS, MOST_PLACES (locations that a statement lists), AVERAGE, and the element type T and
  * operator Rule. move.h explains Line, Span and Share.
@@ -16,8 +17,8 @@ struct Memory {
     u64 *signals, *box;
 };
 
-/* One call of all ranks. `stop`: the stop flag, which ends waits. `strides`: elements of a scratch slot, by size
- * (class) of slots. `variant`: 0 signals, 1 packets (packets.h); `slot_packets`: packets of a slot. `opens`: whether to
+/* One call of all ranks. `stop`: the stop flag, which ends waits. `strides[c]`: elements of a scratch slot of size
+ * class c. `variant`: 0 signals, 1 packets (packets.h); `slot_packets`: packets of a slot. `opens`: whether to
  * wait until the others have begun the call. `launch`: number of the current launch of kernels; a call has LAUNCHES of
  * them (driver.h). */
 struct Call {
@@ -94,7 +95,7 @@ struct Work {
     ON_MEMBER T *output(i64 rank) const { return call.memory_of[rank].output; }
     ON_MEMBER T *scratch(i64 rank) const { return call.memory_of[rank].scratch; }
 
-    /* Each peer has a thread that signals it and waits for it. */
+    /* Each peer has a thread that signals it and waits for it. `number`: of the signal within the round, ascending. */
     ON_ITS_OWN void signal(i64 peer, i64 number) const {
         if ((u32)peer % my_threads() == my_thread())
             store(call.memory_of[peer].signals + first_signal + me, signal_of(call.number, round, number));
@@ -155,7 +156,8 @@ struct Work {
 
     ON_ITS_OWN void permute_listed(Span span) {
         /* in place: each location gets the data of the next one, the last those of the first */
-        ::permute<T>(call.line, span, share, listed.total, /* turn */ 0, [&](i64 k) { return listed.location[k].data; });
+        ::permute<T>(call.line, span, share, listed.total, /* turn: thread 0 begins */ 0,
+                     [&](i64 k) { return listed.location[k].data; });
         clear_list();
     }
 

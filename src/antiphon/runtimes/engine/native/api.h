@@ -7,8 +7,9 @@
  * No function ends the process or prints. On failure a function returns a code (or NULL) and fills an ap_error.
  *
  * Threading: a program, a plan and a wire may be used by one thread at a time; different ones by different threads.
- * Ownership: what a function named *_open or ap_prepare returns is freed by *_close or ap_release; a plan outlives its
- *   program, bytes and buffers are the caller's and outlive their use.
+ * Ownership: a program is freed by ap_close, a plan by ap_release, a wire by ap_wire_close. Wires come from the functions
+ *   *_open of transport.h and transport_*.h. A plan outlives its program; bytes and buffers are the caller's and outlive
+ *   their use.
  */
 #pragma once
 
@@ -20,7 +21,7 @@
 typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
 typedef struct ap_wire ap_wire;
-typedef struct ap_pace ap_pace; /* how background work proceeds (prefault.h) */
+typedef struct ap_pace ap_pace; /* how background work proceeds (prefault.h); here as several headers pass it on */
 
 /* Codes of an ap_error. STUCK: no operation can start, as the program is wrong. MISMATCH: processes are in different calls.
  * STOPPED: a signal handler raised an exception while the call waited. */
@@ -63,7 +64,8 @@ void ap_describe(const ap_program *program, ap_facts *facts);
 /* Makes the plan of this rank, after checking its section of the file in full. `unit`: elements per weight 1 of a block. The
  * plan does not need its program any longer. */
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error);
-/* The same with `slices` / 4 times as many slices as planned. All ranks must choose the same. */
+/* The same with other numbers of slices than planned. `slices`: in quarters of the planned number: 4 leaves it, 8 doubles it.
+ * All ranks must choose the same. */
 ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
                            ap_error *error);
 /* The same, out of place, of a program for an alltoall of even blocks, whose transfers move their shares of uneven ones:

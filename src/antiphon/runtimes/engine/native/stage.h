@@ -14,8 +14,9 @@ enum { AP_WINDOW = 16 }; /* messages of a lane (to or from one peer on one chann
 /* Iterates over the segments of a message: the memory that belongs to one instance of a task (plan.h). A task whose
  * program says `pieces` has an instance per piece, and each stretch is cut into pieces. A task without pieces may be
  * split into n instances: its stretches are then one sequence of elements, and instance i gets elements `low` to
- * `high`, the i-th of n equal parts of it; else `high` is UINT64_MAX. `passed`: elements of earlier stretches. `next`:
- * number of the stretch to visit next. */
+ * `high`, the i-th of n equal parts of it; else `high` is UINT64_MAX. `instance`: its number in the plan; those of the
+ * task begin at task->first, where i is 0. `passed`: elements of earlier stretches. `next`: number of the stretch to
+ * visit next. */
 typedef struct {
     const ap_task *task;
     uint32_t instance, next;
@@ -50,7 +51,8 @@ static inline int ap_next_segment(const ap_plan *plan, ap_cursor *c, ap_stretch 
     return 0;
 }
 
-/* The class of staging memory for that many bytes: 2^class bytes, at least 64 (a cache line, with room for a link). */
+/* The class of staging memory for that many bytes: 2^class bytes, at least 64: a cache line, which has room for the
+ * pointer of the pool's list, too. */
 static inline int ap_size_class(size_t bytes) {
     int i = 6;
     while (i < 63 && (size_t)1 << i < bytes) i++;
@@ -74,7 +76,8 @@ static inline void ap_give_stage(ap_plan *plan, void *stage, size_t bytes) {
 }
 
 /* The bytes of an instance of a message, with elements of `item` bytes. If they lie in one stretch of memory, that is *only;
- * else *several becomes 1 (the caller sets it to 0 before), and the message must be packed in staging memory. */
+ * else *several becomes 1 (the caller sets it to 0 before), and the message must be packed in staging memory. If there are
+ * no bytes, *only stays as the caller has set it. */
 static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap_task *s, uint32_t instance, ap_stretch *only,
                                       int *several) {
     ap_cursor c = ap_segments(s, instance);
