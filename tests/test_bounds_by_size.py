@@ -15,7 +15,7 @@ from quick import in_turn, some
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.by_size import SizeBound, bound_by_size, find_evidence, least_message_latency
-from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
+from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.steps import Chain, Exchange, Fan, OneStep, StepCut, StepCuts, proved_times
 from antiphon.core.collective import Collective, custom_relation
@@ -276,7 +276,7 @@ def test_the_holder_that_a_latency_is_counted_from_is_the_nearest() -> None:
     copies = custom_relation([(0, 0, 0), (0, 1, 0)], [(0, 3, None)], 4)
     needs = needs_of(Collective("custom", 4, custom=copies))
     path = bound(machine, Collective("custom", 4, custom=copies)).latency_witness
-    assert quickest_need(machine, needs, path) == Quickest(2e-6, 1, 3)
+    assert find_slowest_need(machine, needs, path) == Quickest(2e-6, 1, 3)
 
 
 def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:

@@ -17,7 +17,8 @@ from tables import refused
 
 import antiphon
 import antiphon.cost
-from antiphon.cli import application, run
+from antiphon import cli
+from antiphon.cli import application, keep_freed_memory, run
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -400,3 +401,20 @@ def test_what_a_review_found(capsys: Capture) -> None:
         capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="settings of the GNU C library")
+@pytest.mark.parametrize(("most", "sizes"), [(2**28, [2**28]), (2**25, [2**28, 2**25]), (0, [2**28, 2**25])])
+def test_older_c_librarieskeep_freed_memory_too(monkeypatch: pytest.MonkeyPatch, most: int, sizes: list[int]) -> None:
+    """They refuse a large threshold, and would then map every larger array anew."""
+    calls: list[tuple[int, int]] = []
+
+    class Library:
+        def mallopt(self, option: int, value: int) -> int:
+            calls.append((option, value))
+            return int(value <= most)
+
+    monkeypatch.setattr(cli.ctypes, "CDLL", lambda name: Library())
+    keep_freed_memory()
+    mmap_threshold, trim_threshold = -3, -1  # of malloc.h
+    assert calls == [*((mmap_threshold, size) for size in sizes), (trim_threshold, -1)]

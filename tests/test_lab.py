@@ -169,6 +169,8 @@ def test_where_a_launchers_program_begins() -> None:
     assert split("env A=1 python mpiexec") == ("env A=1 python mpiexec", True)
     assert split("env A=1") == ("env A=1", True)
     assert split("srun -n 8 {enter} prog") == ("srun -n 8 HERE prog", False)
+    several = "mpiexec -n 1 {} a : -n 1 {} b"
+    assert split(several.format("{enter}", "{enter}")) == (several.format("HERE", "HERE"), False)
     assert split("python train.py {rank}") == ("python train.py {rank}", True)
     for text, says in [
         ("mpiexec -n 2", "no program"),

@@ -250,6 +250,16 @@ def test_an_alltoallv_goes_by_a_plan_for_counts(mpi: Mpi, folder: Path) -> None:
     assert run.left == {"alltoallv: the table has no plan for it": 44}
 
 
+def test_sizes_of_an_alltoallv_that_are_left_to_mpi_are_left_to_it_while_learning(mpich: Mpi, folder: Path) -> None:
+    """No learner chooses for an alltoallv, so the row of these sizes, which has no program, serves none."""
+    plan = plan_of_counts(antiphon.topology("line:ranks=3"))
+    save_plans(folder / "counts.json", {"alltoall": plan}, table=False)
+    command, settings = [mpich.python, "-c", UNEVEN], {"ANTIPHON_LEAST": "0", "ANTIPHON_LEARN": "1"}
+    run = Run(mpich, folder, 3, command, [folder / "counts.json"], **settings).right()
+    assert run.served("alltoallv", 3) > 0
+    assert run.left["alltoallv: the table says that the library is faster"] > 0
+
+
 @pytest.mark.slow
 def test_an_alltoallv_without_memory_for_its_counts_goes_to_mpi(mpi: Mpi, folder: Path) -> None:
     """At all processes, if one has none: the others would wait for it."""

@@ -130,6 +130,24 @@ def test_ranks_that_differ_in_one_bit_do_not_agree(monkeypatch: pytest.MonkeyPat
         assert (row["correct"], row["agree"]) == (True, False)
 
 
+def test_the_row_of_each_schedule_of_a_race_says_whether_its_own_outputs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = exchange(), exchange()
+    right = local.run
+
+    def wrong(analysis: Any, *args: Any, **options: Any) -> list[Array]:
+        outputs = right(analysis, *args, **options)
+        if analysis.schedule is first:
+            outputs[3].view("u4")[5] ^= 1
+        return outputs
+
+    monkeypatch.setattr(local, "run", wrong)
+    cases = [Case(program=number, unit=16, nbytes=64, dtype="float32", race=0) for number in range(2)]
+    rows = dict[int, Any]()
+    programs = [Runnable(schedule) for schedule in (first, second)]
+    local.Local().run(programs, cases, How(), lambda number, row: rows.update({number: row}))
+    assert [rows[number]["agree"] for number in range(2)] == [False, True]
+
+
 def inputs(made: RandomData) -> list[Array]:
     """Of all ranks."""
     found = []

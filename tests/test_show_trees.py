@@ -25,8 +25,9 @@ from antiphon.registry import table
 from antiphon.select import every_plan, plan
 from antiphon.show.pictures import trees as drawing
 from antiphon.show.pictures.data_trees import (
-    ANY,
     IN,
+    IN_AND_OUT,
+    NO_TREE,
     OUT,
     SAME_BOTH_WAYS,
     DataTree,
@@ -129,7 +130,7 @@ def test_shares_count_each_block_of_a_merged_tree_with_its_weight() -> None:
 
 def test_exchanges_are_no_trees() -> None:
     ((share, tree),) = grown("allreduce", "hypercube:ranks=8", "recursive-doubling").trees
-    assert (share, tree.shape, tree.root) == (1, ANY, -1)
+    assert (share, tree.shape, tree.root) == (1, NO_TREE, -1)
     assert sorted(Counter(arrow.number for arrow in tree.arrows).items()) == [(1, 8), (2, 8), (3, 8)]
 
 
@@ -148,14 +149,14 @@ def test_any_tree_is_seen_as_one_and_nothing_else_is(drawn_: tuple) -> None:
     def seen(tree: DataTree) -> set[tuple[int, int, int]]:
         return {(arrow.src, arrow.dst, arrow.number) for arrow in tree.arrows}
 
-    for shape, rows, kind in ((OUT, down, OUT), (ANY, [*up, *down], SAME_BOTH_WAYS)):
+    for shape, rows, kind in ((OUT, down, OUT), (IN_AND_OUT, [*up, *down], SAME_BOTH_WAYS)):
         found = data_tree_of(shape, names[0], rows)
         assert (found.shape, found.root, seen(found)) == (kind, names[0], expected)
     found = data_tree_of(IN, names[0], up)
     assert (found.shape, seen(found)) == (IN, {(dst, src, number) for src, dst, number in expected})
     a, b = random.sample(names, 2)
     if (a, b) not in hops:
-        assert data_tree_of(OUT, names[0], [*down, (9, a, b, COPY, ())]).shape == ANY
+        assert data_tree_of(OUT, names[0], [*down, (9, a, b, COPY, ())]).shape == NO_TREE
 
 
 # ---- how it is drawn ----

@@ -20,7 +20,7 @@ from hypothesis import given
 import antiphon
 from antiphon.core import loads
 from antiphon.core.bounds import bound
-from antiphon.core.bounds.latency_seconds import quickest_need
+from antiphon.core.bounds.latency_seconds import find_slowest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
@@ -223,7 +223,7 @@ def farthest(machine: Topology, pairs: Sequence[tuple[Sequence[int], int]]) -> f
 @given(cases())
 def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Case) -> None:
     needs = needs_of(random.collective)
-    found = quickest_need(random.topology, needs, bound(random.topology, random.collective).latency_witness)
+    found = find_slowest_need(random.topology, needs, bound(random.topology, random.collective).latency_witness)
     if found is None:
         assert not len(needs)
         return

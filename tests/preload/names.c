@@ -11,7 +11,7 @@ static int called;
 
 OURS(ap_run)
 OURS(ap_prepare)
-OURS(ap_ready)
+OURS(ap_make_ready)
 OURS(ap_serve)
 OURS(ap_book_open)
 OURS(ap_open_bytes)

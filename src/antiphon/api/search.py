@@ -67,7 +67,10 @@ class Search:
     counts: Any = None
 
     def __post_init__(self) -> None:
-        """Check and normalize the fields, so that a wrong one fails here and not within a search."""
+        """Check and normalize the fields that say by themselves whether they are right, so that a wrong one fails here.
+
+        A search checks `workers`, `sweep`, `failures` and `counts`: by its planners, machine and collective.
+        """
         for name in ("effort", "budget", "seed", "deterministic", "shortlist"):
             object.__setattr__(self, name, CHECKS[name](getattr(self, name), name))
         has_no_plans = isinstance(self.plans, str | tuple | list) and not self.plans  # "" and () are no files

@@ -20,7 +20,7 @@ from pathlib import Path
 
 # A block is (weight, pre, post): two dicts, from the ranks that begin (end) with it to a Counter of their contributions
 FAR = 10**30  # the cost of what cannot be reached
-ABOUT = ("plan", "dual", "halves", "sums", "broadcast from ", "reduce to ")
+ABOUT = ("plan", "dual", "halves", "sums", "broadcast from ", "reduce to ")  # see `problem_of`
 ERRORS = (AssertionError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -42,15 +42,19 @@ class Machine:
         require({node for link in links for node in link} <= {*range(self.nodes)}, "topology: no such node")
         require(all(kind >= 0 for *_, kind in topology["links"]), "topology: no such type")
         require({x for limit in limits for x in limit["links"]} <= {*range(len(links))}, "topology: no such link")
-        self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
+        self.capacity = [rate / self.unit for rate in rates]  # per resource, in chunks per round
         numbered = list(enumerate(limits, len(links)))  # per link the resources that it loads:
         self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(links))]
-        hops = {(x, 0): int(head < self.ranks) for x, (_, head) in enumerate(links)}  # a step: a link into a rank
-        self.steps_from = lambda starts: self.cheapest(starts, [0] * self.ranks, hops)
         self.back = self if backward else Machine(topology, backward=True)
 
+    def steps_from(self, starts):
+        """Return the least number of steps to every node: a step crosses one link into a rank."""
+        hops = {(x, 0): int(head < self.ranks) for x, (_, head) in enumerate(self.links)}
+        return self.cheapest(starts, [0] * self.ranks, hops)
+
     def cheapest(self, starts, steps, lengths):
-        """Return the least cost to every node in these steps, each over one link into a rank; missing lengths are 0."""
+        """Return the least cost to every node (FAR: out of reach) in these steps, each over one link into a rank.
+        `lengths`: by (link, step), 0 if missing; steps of one number, as in [0] * n, have the same lengths."""
         far = [0 if node in starts else FAR for node in range(self.nodes)]
         for step in steps:
             far[self.ranks :] = [FAR] * (self.nodes - self.ranks)
@@ -59,7 +63,7 @@ class Machine:
                 for link, (tail, head) in enumerate(self.links):
                     if (head < self.ranks) == (hop == self.nodes) and before[tail] < FAR:
                         far[head] = min(far[head], before[tail] + lengths.get((link, step), 0))
-        return far  # FAR: out of reach
+        return far
 
     def cheapest_tree(self, roots, steps, lengths):
         """Return the least cost of bringing a chunk from the roots to all ranks, where each other one receives once."""
@@ -75,10 +79,8 @@ class Machine:
         return paid.get(frozenset(range(self.ranks)), FAR)
 
     def cheapest_pair(self, steps, lengths):
-        """Return the least cost of a chunk's sends in an allreduce: 2 (n - 1), or more (the first of `totals`).
-
-        2 (n - 1) are a tree up to a rank and one down from it, or up to two ranks that exchange in step t, and down.
-        """
+        """Return the least cost of a chunk's sends in an allreduce. 2 (n - 1) are a tree up to a rank and one down from
+        it, or up to two ranks that exchange in step t, and down; or they are more (the first of `totals`)."""
         ranks = range(self.ranks)
         sends = {(u, t): self.cheapest([u], [t], lengths)[: self.ranks] for u in ranks for t in steps}
         totals = [(2 * self.ranks - 1) * min(min(row[:u] + row[u + 1 :]) for (u, _), row in sends.items())]
@@ -134,18 +136,19 @@ def needs_of(block):
 def is_allreduce(blocks):
     """Return whether there is one block, and each rank needs a contribution of every other that no third rank has."""
     single = sum(len(holders) == 1 for holders, _ in needs_of(blocks[0]))
-    count = len(blocks[0][1])
-    return len(blocks) == 1 and set(blocks[0][1]) == set(blocks[0][2]) and single == count * (count - 1)
+    return len(blocks) == 1 and set(blocks[0][1]) == set(blocks[0][2]) and single == math.perm(len(blocks[0][1]), 2)
 
 
 def problem_of(machine, blocks, about):
-    """Return the machine and blocks that an impossibility is about; "halves": the allgather within an allreduce."""
-    members, (action, _, root) = set(blocks[0][1]), about.rpartition(" ")
+    """Return the machine and blocks that an impossibility is about. plan: the collective, which only copies; dual: it
+    backwards; sums: an allreduce; halves: the allgather in one; broadcast from r, reduce to r: a part of every one."""
+    action, _, root = about.rpartition(" ")
+    backward = about == "dual" or action == "reduce to"
     if about in ("plan", "sums"):
         require(about == "sums" or all(len(set().union(*b[1].values())) == 1 for b in blocks), "plan: it combines")
         return machine, blocks
     if about == "dual":
-        for block in blocks:  # backwards, all ranks that begin with data receive; so each of them must be needed
+        for block in blocks:  # backwards, who begins with data receives: it must be needed, or the sole destination
             needed = {frozenset(block[2]), *(holders for holders, _ in needs_of(block))}
             require(1 in (len(block[1]), len(block[2])), "dual: a block goes from several ranks to several")
             require({frozenset([rank]) for rank in block[1]} <= needed, "dual: not every rank that has data is needed")
@@ -153,26 +156,26 @@ def problem_of(machine, blocks, about):
     else:
         is_contained = is_allreduce(blocks) if about == "halves" else action in ("broadcast from", "reduce to")
         require(is_contained, f"{about}: no such collective within this one")
-        turned, roots = action == "reduce to", sorted(members) if about == "halves" else [int(root)]
-        needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]  # (holder, rank)
-        pairs = [(1, [root], [need[not turned] for need in needs if need[turned] == root]) for root in roots]
+        moves = [(*h, rank)[:: -1 if backward else 1] for h, rank in needs_of(blocks[0]) if len(h) == 1]
+        roots = sorted(blocks[0][1]) if about == "halves" else [int(root)]  # a reduce is a broadcast backwards
+        pairs = [(1, [root], [dest for source, dest in moves if source == root]) for root in roots]
         require(len(blocks) == 1 and all(dests for *_, dests in pairs), f"{about}: it contains no such thing")
     problem = [(weight, *({rank: Counter([0]) for rank in side} for side in sides)) for weight, *sides in pairs]
-    return machine.back if about == "dual" or action == "reduce to" else machine, problem
+    return machine.back if backward else machine, problem
 
 
 def evaluate(machine, blocks, dual, steps, by_trees=False):
     """Return B, V of a dual: rounds r_s and p parts of all blocks satisfy sum over steps of r_s B_s >= p V.
 
-    At prices of resources, the moves of step s cost r_s B_s at most. `shares` divide the price of a block's moves among
-    families. In each the block pays for the cheapest path to its farthest rank, or, in an allreduce, for the cheapest
-    tree that brings a rank's input to all or all to a rank; without shares, for the cheapest pair of trees. Without
-    steps: a price for all times.
+    At the prices, moves of step s cost r_s B_s at most. `shares` divide the price of a block's moves among families. In
+    each the block pays for the cheapest path to its farthest rank; `by_trees` for the cheapest tree that takes a rank's
+    input to all or all to a rank; without shares for the cheapest pair of trees. Without steps, prices hold always.
     """
     price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps) or [0] * machine.ranks
     ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
-    # A partition takes from every link's cost `number` times the parts that the link leaves (or enters).
+    # A partition takes from every link's cost `number` times the parts that it leaves (or enters). An allreduce
+    # crosses between k parts with data at least 2 (k - 1) times: k - 1 to gather all in one, k - 1 to spread the sum.
     for node_lists, entering, number in dual.get("partitions", []):
         places, (weight, pre, _), count = [set(place) for place in node_lists], blocks[0], max(int(number), 0)
         once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
@@ -189,13 +192,13 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
         amounts = [*price.values(), *map(abs, phi.values()), *(n for family in families for n in family.values())]
         is_valid = all(type(amount) is int and amount >= 0 for amount in amounts)
         require(is_valid and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
-        has_trees = len(block[1]) == machine.ranks and is_allreduce(blocks)
-        require(has_trees or not by_trees, "sums: no allreduce of all ranks")
+        is_sum = len(block[1]) == machine.ranks and is_allreduce(blocks)
+        require(is_sum or not by_trees, "sums: no allreduce of all ranks")
         # Families may pay more than the net cost only for useless moves: too early, too late, or to a holder.
         early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
         for x, s in [key for key, limit in net_cost.items() if sum(family.get(key, 0) for family in families) > limit]:
-            in_time = early[ends[x][0]] <= s < steps - late[ends[x][1]]
-            useful = in_time and any(ends[x][1] not in holders for holders, _ in needs)
+            tail, head = ends[x]
+            useful = early[tail] <= s < steps - late[head] and any(head not in holders for holders, _ in needs)
             require(steps and not by_trees and not useful, "a move pays more than it costs")
         for tree, lengths in zip(share["trees"], families, strict=True) if by_trees else ():
             if tree is None:  # the whole price is paid by a pair of trees
@@ -207,26 +210,24 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
             far = {starts: machine.cheapest(starts, times, lengths) for starts, _ in needs}
             value += block[0] * max(far[starts][rank] for starts, rank in needs)
     require(value < FAR, "a rank is out of reach")
-    return [
-        sum(price.get((x, s), 0) * rate for x, rate in enumerate(machine.capacity)) for s in sorted({*times})
-    ], value
+    return [sum(price.get((x, s), 0) * n for x, n in enumerate(machine.capacity)) for s in sorted({*times})], value
 
 
 def check_impossible(machine, blocks, entry):
     """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
     problem, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
-    values = [
-        evaluate(*problem, dual, steps, entry["about"] == "sums") for dual in entry.get("duals", entry.get("pairs", []))
-    ]
+    duals = entry.get("duals", entry.get("pairs", []))  # pairs: of sums, duals without shares
+    values = [evaluate(*problem, dual, steps, by_trees=entry["about"] == "sums") for dual in duals]
     require(values or entry["about"] == "sums" or "sends" not in entry, "impossible: sends bound sums only")
-    if "ratio_below" in entry:  # without duals: every chunk crosses so many links, whose capacities add up
+    if "ratio_below" in entry:  # without duals: each chunk crosses `sends` links (proved elsewhere); capacities add up
         budget, value = values[0] if values else ([sum(machine.capacity[: len(machine.links)])], entry["sends"])
         ratio = Fraction(value) / max(budget) / weight_of(problem[1])
         require(entry["ratio_below"] == str(ratio), f"impossible: in {steps} steps the dual proves R/C >= {ratio}")
         return ratio * weight_of(problem[1]), None
     p, rounds = Fraction(entry["chunks"], weight_of(problem[1])), entry["rounds"]
     require(p.denominator == 1 and type(rounds) is int, "impossible: chunks or rounds are not whole")
-    if values and all(rounds * max(budget) >= p * value for budget, value in values):
+    # a dual with rounds * max(B) < p V forbids every split; else each split must be forbidden by some dual
+    if values and not any(rounds * max(budget) < p * value for budget, value in values):
         for marks in itertools.combinations(range(1, rounds), steps - 1):
             split = [b - a for a, b in itertools.pairwise((0, *marks, rounds))]
             forbidden = any(sum(r * b for r, b in zip(split, x, strict=True)) < p * value for x, value in values)
@@ -234,25 +235,26 @@ def check_impossible(machine, blocks, entry):
     return None, (p, rounds)
 
 
-def check_point(machine, blocks, point, steps_needed, inverse, excluded):
-    """Check a point's schedule, figures and label. `excluded`: (about, steps) -> results of `check_impossible`."""
+def check_point(machine, blocks, point, least_steps, least_ratio, excluded):
+    """Check a point by the bounds on S and R/C. `excluded`: (about, steps) -> results of `check_impossible`."""
     chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
-    ratio, halves = Fraction(rounds, chunks), 1 + (point["about"] == "halves")
-    # rounds per part of the problem that proofs are about: of two halves, the allgather of a block per rank in R / 2
-    per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
-    proofs = excluded.get((point["about"], steps // halves), [])
+    ratio, halves = Fraction(rounds, chunks), point["about"] == "halves"
+    # in halves: an allgather of a block per rank, backwards, then forwards; proofs are about one, in half the rounds
+    phases, weight = (2, len(blocks[0][1])) if halves else (1, weight_of(blocks))
+    per_part = ratio * weight / phases  # rounds per part of the problem that proofs are about
+    proofs = excluded.get((point["about"], steps // phases), [])
     bound = max((proven for proven, _ in proofs if proven is not None), default=Fraction(0))
-    figures = {  # of two halves, `bound` is of the allgather and says nothing about other allreduces
-        "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / steps_needed,
-        "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (inverse * weight_of(blocks))),
-        "least_ratio": point["least_ratio"] and str(max(inverse, 0 if halves == 2 else bound / weight_of(blocks))),
+    figures = {  # the bound on a half says nothing about other allreduces
+        "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / least_steps,
+        "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (least_ratio * weight_of(blocks))),
+        "least_ratio": point["least_ratio"] and str(max(least_ratio, 0 if halves else bound / weight)),
     }  # fmt: skip
     for key, value in figures.items():
         require(point[key] == value, f"({chunks}, {steps}, {rounds}): {key} is {value}, not {point[key]}")
     if point["proof"] == "proved-optimal":
-        require(ratio == inverse or per_part <= bound, f"({chunks}, {steps}, {rounds}): nothing proves it optimal")
+        require(ratio == least_ratio or per_part <= bound, f"({chunks}, {steps}, {rounds}): nothing proves it optimal")
     elif point["proof"] == "proved-optimal-for-k":
-        for r in range(steps // halves, steps // halves + point["k"] + 1):
+        for r in range(steps // phases, steps // phases + point["k"] + 1):
             for p in range(math.floor(r / per_part) + 1, math.floor(r / bound) + 1):
                 better = any(refuted and refuted[0] <= p and r <= refuted[1] for _, refuted in proofs)
                 require(better, f"({chunks}, {steps}, {rounds}): nothing refutes {p} parts in {r} rounds")
@@ -269,24 +271,22 @@ def check(file):
     require(ranks <= {*range(machine.ranks)}, "blocks: no such rank")
     weights = [weight for weight, *_ in blocks]  # smallest whole numbers: a block is cut into a multiple of its weight
     require(min(weights) >= 0 and math.gcd(*weights) == 1, "blocks: a weight is negative, or all have a common divisor")
-    steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
+    least_steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
     (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], steps=0)
-    inverse = Fraction(value) / budget / weight_of(blocks)
+    least_ratio = Fraction(value) / budget / weight_of(blocks)
     largest = max(weight_of(blocks), weight_of(blocks, side=2))
     nbytes_weight = file.get("nbytes_weight", largest)  # joint collectives: the largest buffer of a group
     require(type(nbytes_weight) is int and 0 < nbytes_weight <= largest, "nbytes_weight: no buffer has this weight")
-    require(file["latency_steps"] == steps, f"latency_steps: distances prove {steps}")
-    require(file["bandwidth"]["inverse"] == str(inverse), f"bandwidth.inverse: its dual proves {inverse}")
-    rate = machine.unit * nbytes_weight / (inverse * weight_of(blocks))
+    require(file["latency_steps"] == least_steps, f"latency_steps: distances prove {least_steps}")
+    require(file["bandwidth"]["inverse"] == str(least_ratio), f"bandwidth.inverse: its dual proves {least_ratio}")
+    rate = machine.unit * nbytes_weight / (least_ratio * weight_of(blocks))
     require(Fraction(file["bandwidth"]["bytes_per_second"]) == rate, f"bandwidth.bytes_per_second: is {rate}")
     for entry in file["impossible"]:
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
-        check_point(machine, blocks, point, steps, inverse, excluded)
-    return sum(
-        not (e.get("duals") or e.get("pairs")) and Fraction(e.get("ratio_below", FAR)) > inverse
-        for e in file["impossible"]
-    )
+        check_point(machine, blocks, point, least_steps, least_ratio, excluded)
+    without_duals = [entry for entry in file["impossible"] if not (entry.get("duals") or entry.get("pairs"))]
+    return sum(Fraction(entry.get("ratio_below", FAR)) > least_ratio for entry in without_duals)
 
 
 def main(path):

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     import typer.core
 
 
-LARGEST_REUSED = 2**28  # bytes of a freed block; larger ones go back to the system, which bounds the memory held
+# Bytes of a freed block; larger ones go back to the system, which bounds the memory held. Older versions of the GNU C
+# library refuse more than the second number.
+LARGEST_REUSED = (2**28, 2**25)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code; nothing a user does ends in a traceback."""
     signals = Signals()
     signals.install()  # never restored, as the process ends with this command
-    _keep_freed_memory()
+    keep_freed_memory()
     sys.exit(_run(arguments, signals))
 
 
@@ -82,7 +84,7 @@ def _take_json(words: Sequence[str]) -> tuple[list[str], bool]:
     return [*own_words, *words[end:]], len(own_words) < end
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let the C library reuse the memory of freed arrays; by default it returns large blocks to the system at once.
 
     Clearing pages anew for every temporary array took a third of the CPU time of commands on thousands of ranks.
@@ -92,7 +94,9 @@ def _keep_freed_memory() -> None:
         return
     allocator = ctypes.CDLL(None)
     if hasattr(allocator, "mallopt"):  # the GNU C library
-        allocator.mallopt(_M_MMAP_THRESHOLD, LARGEST_REUSED)
+        for largest in LARGEST_REUSED:
+            if allocator.mallopt(_M_MMAP_THRESHOLD, largest):  # 0: refused
+                break
         allocator.mallopt(_M_TRIM_THRESHOLD, -1)  # never return memory
 
 

@@ -31,15 +31,15 @@ from antiphon.select.parse_request import is_file, names_groups
 from antiphon.units import parse_ranks, parse_seconds
 
 
-def old_option(option: str, new: str, *names: str) -> Any:
-    """Declare an option of the previous version, hidden from the help; using it prints `new`, the spelling now.
+def old_option(option: str, *names: str, instead: str) -> Any:
+    """Declare an option of the previous version, hidden from the help; using it prints `instead`, the spelling now.
 
-    `names`: further names of the old option.
+    `names`: its other names.
     """
 
     def warn(value: Any) -> Any:
         if value not in (None, ""):
-            warn_unlikely(replaced_text(option, new))
+            warn_unlikely(replaced_text(option, instead))
         return value
 
     return typer.Option(option, *names, hidden=True, callback=warn)
@@ -63,9 +63,9 @@ TOPO_HELP = "name, name:key=value,... or file.json; :only=0,1,4 keeps these rank
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help=TOPO_HELP, callback=check_order)]
 COLL_HELP = "allreduce, broadcast:root=2, allgather:ranks=0-3, allreduce@rows, ... or file.json"
 Coll = Annotated[str, typer.Argument(metavar="COLL", help=COLL_HELP)]
-Root = Annotated[int | None, old_option("--root", "COLL:root=RANK")]
-Only = Annotated[str, old_option("--only", "TOPO:only=RANKS")]
-Ranks = Annotated[str, old_option("--ranks", "COLL:ranks=RANKS")]
+Root = Annotated[int | None, old_option("--root", instead="COLL:root=RANK")]
+Only = Annotated[str, old_option("--only", instead="TOPO:only=RANKS")]
+Ranks = Annotated[str, old_option("--ranks", instead="COLL:ranks=RANKS")]
 Groups = Annotated[
     str,
     typer.Option("--groups", metavar="GROUPS", help="in groups at the same time: 0-3;4-7, every=8, rows or columns"),
@@ -82,7 +82,7 @@ PlanFile = Annotated[
         metavar="PLAN", help="file written by `plan -o` or `tune -o`; one plan of a table: table.json:allreduce"
     ),
 ]
-WhichPlan = Annotated[str, old_option("--collective", "PLAN:COLL")]
+WhichPlan = Annotated[str, old_option("--collective", instead="PLAN:COLL")]
 OnMachine = Annotated[
     str, typer.Option("--topology", metavar="TOPO", help="machine of a file that names none (MSCCL, MSCCL++)")
 ]

@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 FACTOR = 4  # from one size to the next, if --nbytes is a range without a factor
 
 Subject = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective, all, or a file of plans")]
-RootOf = Annotated[int | None, arg.old_option("-r", "COLL:root=RANK", "--root")]
+RootOf = Annotated[int | None, arg.old_option("-r", "--root", instead="COLL:root=RANK")]
 Machine = Annotated[
     str, typer.Argument(metavar="TOPO", help="the machine, if a collective is given", callback=arg.check_order)
 ]

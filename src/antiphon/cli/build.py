@@ -21,7 +21,7 @@ def build_command(
             "for LD_PRELOAD, sets NCCL's algorithm for each call (from NCCL 2.31 on)",
         ),
     ],
-    compiler: Annotated[str, old_option("--compiler", "$MPICC or $CC")] = "",
+    compiler: Annotated[str, old_option("--compiler", instead="$MPICC or $CC")] = "",
     table: Annotated[
         list[str] | None,
         typer.Option(

@@ -32,8 +32,8 @@ def check_log_command(
             "--library", metavar="LIBRARY", help="its library, if the log does not name it: nccl:gpu=h100,network=ib"
         ),
     ] = "",
-    before: Annotated[Path | None, old_option("--before", "check-log BEFORE AFTER")] = None,
-    after: Annotated[Path | None, old_option("--after", "check-log BEFORE AFTER")] = None,
+    before: Annotated[Path | None, old_option("--before", instead="check-log BEFORE AFTER")] = None,
+    after: Annotated[Path | None, old_option("--after", instead="check-log BEFORE AFTER")] = None,
 ) -> None:
     """Check a log of nccl-tests, rccl-tests or OSU: is it what the machine should give, and if not, why?
 

@@ -32,7 +32,7 @@ KnownValues = Annotated[
     ),
 ]  # fmt: skip
 Measurements = Annotated[Path, typer.Argument(metavar="MEASUREMENTS.csv", help="written by bench (docs/fitting.md)")]
-Name = Annotated[str, old_option("--name", "-o NAME.json")]
+Name = Annotated[str, old_option("--name", instead="-o NAME.json")]
 
 
 def genmodel_command(

@@ -18,7 +18,7 @@ from functools import cached_property
 from antiphon.core.bounds import Bound
 from antiphon.core.bounds.abilities import strip_abilities
 from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
-from antiphon.core.bounds.latency_seconds import quickest_need
+from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.repriced import seconds_per_byte
 from antiphon.core.bounds.witness import Witness
@@ -68,8 +68,7 @@ class BoundEvaluator:
         """Return the bound under models with barriers between steps (alpha-beta). `unaided`: switches only forward."""
         machine, rate = self._machine_and_rate(profile, unaided)
         evidence = self.unaided_evidence if unaided else self.evidence
-        slowest_need = quickest_need(machine, self.needs, self.bound.latency_witness)
-        return bound_by_size(machine, self.collective, slowest_need, rate, evidence).seconds
+        return bound_by_size(machine, self.collective, self._slowest_need(machine), rate, evidence).seconds
 
     def without_barriers(self, profile: Profile, *, unaided: bool = False, add_latency: bool = False) -> SecondsBySize:
         """Return the bound under models in which messages wait only for their data and their links.
@@ -92,6 +91,9 @@ class BoundEvaluator:
 
     def _latency(self, machine: Topology) -> float:
         """Return the bound by latencies alone: seconds until the last rank can have what it needs."""
-        # of all needs, each met by its quickest path, the one that takes longest
-        slowest_need = quickest_need(machine, self.needs, self.bound.latency_witness)
+        slowest_need = self._slowest_need(machine)
         return slowest_need.seconds if slowest_need is not None else 0.0
+
+    def _slowest_need(self, machine: Topology) -> Quickest | None:
+        """Return, of all needs, each met by its quickest path, the one that takes longest; None: nothing must move."""
+        return find_slowest_need(machine, self.needs, self.bound.latency_witness)

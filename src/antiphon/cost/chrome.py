@@ -1,9 +1,9 @@
 """Write Chrome's trace format, which Perfetto and browsers open: processes, tracks, intervals, arrows and counters.
 
-A trace is a list of events. `TraceWriter` collects them: `process` and `track` name where events are drawn,
-`add_interval` draws an interval of time (viewers call it a slice), `arrow` connects two intervals, `counter` draws a
-value over time. `write_ranks` draws the messages of all ranks; intervals of one rank that overlap are put on separate
-tracks.
+A trace is a list of events. `TraceWriter` collects them: `add_process` and `add_track` name where events are
+drawn, `add_interval` draws an interval of time (viewers call it a slice), `add_arrow` connects two intervals,
+`add_counter` draws a value over time. `write_ranks` draws the messages of all ranks; intervals of one rank that overlap
+are put on separate tracks.
 
 Example: a message from 0 to 1, from 2 to 5 us, is an interval on track "rank 0 sends" and one on track "rank 1
 receives", with an arrow.
@@ -35,8 +35,8 @@ class TraceWriter:
     events: list[dict[str, Any]] = field(default_factory=list)
     tracks: dict[int, int] = field(default_factory=dict)  # per process, the number of its tracks
 
-    def process(self, pid: int, name: str) -> None:
-        """Name a process; processes are shown in the order of their pids."""
+    def add_process(self, pid: int, name: str) -> None:
+        """Add a process of this name; processes are shown in the order of their pids."""
         self._add_name("process_name", pid, tid=0, name=name)
         self._add_order("process_sort_index", pid, tid=0, position=pid)
 
@@ -67,7 +67,7 @@ class TraceWriter:
              "dur": (end - begin) / 1000, "args": args, **mark}
         )  # fmt: skip
 
-    def arrow(self, number: int, start: tuple[int, int, float], end: tuple[int, int, float]) -> None:
+    def add_arrow(self, number: int, start: tuple[int, int, float], end: tuple[int, int, float]) -> None:
         """Add an arrow between two intervals that were added before. An end is (pid, tid, time)."""
         common = {"name": "message", "cat": "message", "id": number}
         for phase, (pid, tid, ts) in (("s", start), ("f", end)):
@@ -76,7 +76,7 @@ class TraceWriter:
             ns = round(ts * 1000)  # whole nanoseconds, as of intervals
             self.events.append({**common, "ph": phase, "pid": pid, "tid": tid, "ts": ns / 1000, **binding})
 
-    def counter(self, name: str, track: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
+    def add_counter(self, name: str, track: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
         """Add a value of a counter at a time."""
         pid, tid = track
         self.events.append({"name": name, "ph": "C", "pid": pid, "tid": tid, "ts": ts, "args": values})
@@ -123,7 +123,8 @@ class RankWork:
 
 
 def write_ranks(trace: TraceWriter, messages: Sequence[TracedMessage], rank_work: Sequence[RankWork] = ()) -> None:
-    """Write the process `ranks`: each message as an interval at its sender and one at its receiver, with an arrow."""
+    """Fill the process RANKS, which the caller adds: each message is an interval at its sender and one at its receiver,
+    with an arrow."""
     # by rank and kind: each interval and the number of its message or work
     intervals_of: dict[tuple[int, str], list[tuple[Interval, int]]] = {}
     for number, message in enumerate(messages):
@@ -152,7 +153,7 @@ def write_ranks(trace: TraceWriter, messages: Sequence[TracedMessage], rank_work
     for number, message in enumerate(messages):
         if ("receive", number) in track_of:
             (sent, _), (received, _) = message.sent, message.received  # arrows join where the intervals begin
-            trace.arrow(number, (*track_of["send", number], sent), (*track_of["receive", number], received))
+            trace.add_arrow(number, (*track_of["send", number], sent), (*track_of["receive", number], received))
 
 
 def _assign_tracks(intervals: Sequence[Interval]) -> list[int]:

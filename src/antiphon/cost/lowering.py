@@ -13,7 +13,8 @@ Costs come from the profile, or else from the figures of NCCL on the machine's G
 Kernels move the first bytes of a call more slowly (the ramp). By `copies`, a step that reduces takes a second step for
 the reduction; by `steps`, the kernel of the next step does it. Prepared in O(E log E), E = rows times hops.
 
-Example: (2, 2, 3) allgather on a DGX-1 by copies: 2 steps in which a rank sends to all neighbours.
+Example: (2, 2, 3) allgather on a DGX-1 by copies: 2 steps, in each of which a rank sends to its 4 neighbours, with 3/16
+of nbytes on the busiest links. It pays a launch, one more per step, 8 copies, and 3/16 nbytes / (share * 25 GB/s).
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class LoweringWork:
 def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> LoweringWork:
     """Count what a lowering pays for. `barriers`: the schedule, prepared by the model. O(rows log rows)."""
     kind = lowering.removesuffix(PULL)
-    steps = float(barriers.latencies.length.sum())  # one latency per step, further steps of pieces included
+    # the lengths of runs of steps with equal latency: all steps, further steps of pieces included
+    steps = float(barriers.latencies.length.sum())
     repeats = steps / max(schedule.steps, 1)  # pieces follow one another in further steps
     # rows within a rank bring nothing from others
     combining_steps = schedule.step[(schedule.op == REDUCE) & (schedule.src != schedule.dst)]
@@ -122,8 +124,9 @@ def lowering(
 ) -> Predictor:
     """Price the lowering `kind`, or at each size the fastest of those whose costs are known.
 
-    The costs are the profile's (`antiphon fit lowering` finds them), or else those of the machine's GPUs (`gpu`: of
-    another generation). Raises Unsupported if there are none, if a message leaves its host, or if switches reduce.
+    The costs are the profile's (`antiphon fit lowering` finds them), or else those of the machine's GPUs, or of
+    the generation that `gpu` names. Raises Unsupported if there are none, if a message leaves its host, or if switches
+    reduce.
     """
     profile = as_profile(profile)
     check_lowering(kind, "kind of lowering")

@@ -177,7 +177,8 @@ class Barriers:
         # In each run, of the messages begun so far on its busiest link, the one that ends last is still being sent.
         # With the resource in front, the running maximum begins anew with each resource.
         end_key = resource[order] * bound + end[order]
-        is_record = end_key == np.maximum.accumulate(end_key)  # no use of its resource that begins before it ends later
+        # a record: it ends at least as late as all uses of its resource that begin earlier
+        is_record = end_key == np.maximum.accumulate(end_key)
         # by position among the sorted uses: the position of the latest record, which is the use to end last so far
         last_to_end = np.maximum.accumulate(np.where(is_record, np.arange(len(end_key)), 0))
         last_begun = np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1

@@ -130,7 +130,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
         )
     writer = TraceWriter(title, {"nbytes": nbytes})
     for pid, name in ((RANKS, "ranks"), (LINKS, "links"), (LIMITS, "shared limits"), (PATH, "critical path")):
-        writer.process(pid, name)
+        writer.add_process(pid, name)
     facts = [
         {"step": step, "src": src, "dst": dst, "bytes": round(share * nbytes, 3)}
         for step, src, dst, share in zip(
@@ -209,7 +209,7 @@ def _write_counters(writer: TraceWriter, busy: Utilisation, topology: Topology) 
     for resource, begin, end, share in columns:
         name, place = resource_name(topology, resource), _track_of(resource, topology)
         for at, value in ((begin, share), (end, 0.0)):
-            writer.counter(name, place, at * 1e6, {"share": round(value, 6)})
+            writer.add_counter(name, place, at * 1e6, {"share": round(value, 6)})
 
 
 def _track_of(resource: int, topology: Topology) -> tuple[int, int]:

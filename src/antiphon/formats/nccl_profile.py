@@ -74,7 +74,8 @@ def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
         rank, count = args.get("Rank"), args.get("Count")
         if kind is None or itemsize is None or not _is_count(rank) or not _is_count(count) or "ts" not in event:
             raise Invalid(f"event {number}: a collective without its Rank, Count or Datatype, or of an unknown name")
-        if end is not None and end >= event["ts"]:  # else the recording ended before the call
+        # else the recording ended before the call: the plugin then writes no end, or one before the begin
+        if end is not None and end >= event["ts"]:
             group = str(args.get("CommHash", ""))
             calls.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * itemsize, group))
     return calls
@@ -92,8 +93,9 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
     group_ranks = Counter(group for calls in ranks.values() for group in {group for *_, group in calls})
     recordings = []
     for rank, calls in ranks.items():
-        groups = {group: ProcessGroup(group, group_ranks[group], members=()) for *_, group in calls}
-        # A call runs from the moment at which it is called; the lane is the communicator; there is one training step.
+        groups = {group: ProcessGroup(group, group_ranks[group]) for *_, group in calls}  # members are not recorded
+        # A call runs from the moment at which it is called. Calls of a communicator run one after another, as those of
+        # a lane do (replay/job.py). There is one training step.
         collectives = [
             RankCall(
                 kind,
@@ -229,7 +231,7 @@ def _trace_of_records(rank: int, records: Sequence[_Record]) -> RankTrace:
 
     for record in sorted(records, key=sort_key):
         group = record.header.id
-        groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, members=()))
+        groups.setdefault(group, ProcessGroup(group, record.header.n_ranks))  # members are not recorded
         performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts
         begin = max(now, stamps.coll_start_ts * _US) if has_stamps and stamps else now
         now = begin + performance.coll_exec_time_us * _US

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds import Bound, Witness, bound
-from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
+from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
@@ -64,7 +64,7 @@ class Limit:
         `latency`: the bound on latency, computed here if None. `model`, `times`: the least times under a cost model.
         """
         if latency is None:
-            latency = quickest_need(topology, needs_of(collective), bound.latency_witness)
+            latency = find_slowest_need(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
         # `unaided` is None where no switch can multicast or reduce: then there is nothing to compare

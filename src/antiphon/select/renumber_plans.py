@@ -32,7 +32,8 @@ def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labe
     """Return a plan for another machine in the numbers of `machine`, verified on it.
 
     `label_machine` returns the labellings: `plan_labelling` of the plan's machine, `labelling` of `machine`. Raises
-    Invalid if the machines are not isomorphic, or a schedule is wrong.
+    Invalid if the machines are not isomorphic, or a schedule is wrong; its text goes on after the name of the plan's
+    file ("FILE: its plans are ...").
     """
     (plan_numbers, plan_key), (machine_numbers, key) = plan_labelling, labelling
     if key != plan_key:

@@ -63,7 +63,8 @@ class Evaluation:
     seconds_per_byte: Fraction  # at zero latency
     # If switches multicast or reduce: seconds of the same schedule if they only forward; () if the model has none.
     unjoined_seconds: tuple[float, ...] = ()
-    order: str | None = None  # the order in which every element is combined, if requested and the same for all
+    # In words, the order in which contributions are combined; None: not requested, or not the same for all elements.
+    order: str | None = None
 
     @property
     def seconds(self) -> Times:
@@ -79,7 +80,8 @@ class ScheduleCache:
     """
 
     evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
-    # Of verified rows, as simulated. None, which is looked up for models that are no simulators, is never a key.
+    # By collective and fingerprint with the pieces that are simulated. For models that are no simulators None is looked
+    # up; nothing is stored by it.
     prices: dict[tuple[str, bytes] | None, Prices] = field(default_factory=dict)
     last_schedule: Schedule | None = None  # freed before another is verified, and before the cache goes to a process
 
@@ -87,9 +89,9 @@ class ScheduleCache:
 def verify_schedule(cache: ScheduleCache, schedule: Schedule, topology: Topology) -> Schedule:
     """Return the schedule, verified. If the last one verified has the same rows, it is reused with these pieces.
 
-    Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and so do cached
-    loads. The exception are switches that serve few joints at once: the number that meet at a switch depends on the
-    pieces.
+    Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and so do the loads
+    that a schedule caches, which `replace` copies. The exception are switches that serve few joints at once: the number
+    that meet at a switch depends on the pieces.
     """
     last = cache.last_schedule
     limits_joints = schedule.joint is not None and any(ability.at_once for ability in topology.abilities)
@@ -129,7 +131,8 @@ def _columns_of(schedule: Schedule) -> dict[str, Any]:
     return {
         **schedule.columns(), "block": chunks.block, "offset": chunks.offset, "share": chunks.share,
         "denominator": chunks.denominator, "ptr": routes.ptr, "links": routes.links,
-        "local": repr(schedule.local), "kind": repr(schedule.collective.key()),
+        "local": repr(schedule.local),  # work of ranks in their own memory
+        "kind": repr(schedule.collective.key()),
     }  # fmt: skip
 
 

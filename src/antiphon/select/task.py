@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
-from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
+from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.loads import claims, pieces_of, timeline
@@ -408,7 +408,7 @@ def find_bounds(context: Context, task: Task) -> LowerBounds:
     proofs = BoundEvaluator(context.topology, collective, by_profile)
     lower_bound = model_bound(context.model_name.partition(":")[0], context.model_options, proofs, context.profile)
     times = None if lower_bound is None else {nbytes: lower_bound(nbytes) for nbytes in context.sizes}
-    latency = quickest_need(machine, proofs.needs, by_profile.latency_witness)
+    latency = find_slowest_need(machine, proofs.needs, by_profile.latency_witness)
     return LowerBounds(task.index, nominal, by_profile, latency, times)
 
 

@@ -44,9 +44,9 @@ DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the least seconds that any schedule takes under the same model and profile (gap_model); null "
     "where no bound of the model is known",
-    "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
-    "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
-    "which)",
+    "speedup": "by model calls the seconds of what NCCL would choose (key over), divided by seconds; by others the "
+    "seconds of the best schedule of the baseline's planners, divided by seconds, null where one of them failed or "
+    "timed out (key no_speedup says which)",
     "largest_gap": "the greatest gap at any size that was priced in the range; null where one is not known",
     "least_speedup": "the least speedup at any size that was priced in the range; null where one is not known",
     "largest_speedup": "the greatest speedup at any size that was priced in the range; null where one is not known",
@@ -56,8 +56,9 @@ DEFINITIONS = {
     "error": "the median error of the library's model at this size, relative; null: not known",
     "library_gap": "the gap of the library's own choice, where it serves the range",
     "reference": "the library that the speedup is over, by its model",
-    "runners_up": "the next best at the size at, for runtimes that cannot take the best",
-    "sms": "streaming multiprocessors of each GPU (of sms_of) that it takes at most while it runs, where that is known",
+    "runners_up": "the next best at the size of key at, for runtimes that cannot take the best",
+    "sms": "streaming multiprocessors of each GPU (key sms_of: out of how many) that it takes at most while it runs, "
+    "where that is known",
     "rests_on": "the measurements that the figures of the line are calibrated by, a profile, or: not calibrated",
 }
 
@@ -196,7 +197,7 @@ class Tuning(Explorable):
         """Return the seconds of NCCL's own choice if its figures are known, else those of the best schedule of the
         planners that stand for it; None if there is none.
         """
-        if self.library is not None and collective in self.baselines:
+        if self.library is not None and collective in self.baselines:  # no baselines: no comparison is wanted
             return self.library.choice(collective, nbytes).seconds
         names = self.baselines.get(collective, ())
         stand_ins = (c for c in self.of(collective) if c.planner in names and not _is_beyond_nccl(c))

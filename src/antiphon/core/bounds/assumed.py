@@ -35,7 +35,7 @@ def assumed_conditions(topology: Topology, collective: Collective, witness: Witn
     machine.
 
     A cut has none: data that must leave a set of nodes cross a link out of it at least once, even if they are copied or
-    combined on the way.
+    combined on the way. Without a witness there is no bound, and nothing is assumed.
     """
     return () if witness is None or isinstance(witness, Cut) else conditions_without_help(topology, collective)
 

@@ -44,7 +44,7 @@ class Quickest:
         return f"latency: rank {self.dst} is {format_seconds(self.seconds)} from rank {self.src} by the quickest way"
 
 
-def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:
+def find_slowest_need(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:
     """Return the need whose quickest path takes longest; None if nothing must move.
 
     The bound holds under any model that charges a chain of messages their costs, with barriers between steps or

@@ -39,7 +39,8 @@ def explicit_dual(instance: Instance, value: Mapping[str, Any]) -> dict[str, Any
 
     A share divides the price of each link among the destinations of its blocks: `families` has per destination the
     lengths (link, step, length), `potentials` the rows (switch, step, value). A block with one destination has no
-    share: its length is the cost of its cheapest path at the prices.
+    share: its length is the cost of its cheapest path at the prices. A destination without rows has lengths 0, which
+    prove nothing about it; so have all destinations of a kind for which the dual has no price split.
     """
     bonds, links = instance.bonds, instance.topology.links
     # per resource of the instance, the links or the limit that it stands for
@@ -116,7 +117,7 @@ def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witn
         potentials = [[switch, 0, value] for switch, value in witness.potentials]
         partitions = [_partition_item(partition, count) for partition, count in witness.partitions]
         costs = _link_costs(topology, witness)
-        # a family without lengths of its own has the costs of links
+        # a family of the witness without lengths of its own has the costs of links, which are written out here
         families = [
             [[link, 0, length] for link, length in (family.lengths or enumerate(costs)) if length]
             for family in witness.families
@@ -182,7 +183,7 @@ class _Replay:
         "use", links, step                    likewise (a proof with these has no `naming`)
         "excess", n, steps                    these steps have at least n rounds more in all than the least of each
         "load", n, variables                  at least n of these variables are true
-        "order", above, below                 as in `Formula.new_variable`
+        "order", above, below                 no variable of `above` is true while the one beside it in `below` is false
         """
         assert self.formula.meanings is not None
         kind, *rest = self.formula.meanings[variable - 1]
@@ -199,6 +200,7 @@ class _Replay:
             arc, step = rest
             return [kind, [self.instance.bonds[bond][0] for bond in self.solved.arcs.paths[arc]], step]
         if kind == "count":
+            # A row is a count itself: one literal, the "rounds" of a step, or the outputs of another counter.
             count, rows = rest
             meanings = [self.formula.meanings[row[0] - 1] for row in rows if row]
             if meanings and meanings[0][0] == "rounds":
@@ -210,8 +212,7 @@ class _Replay:
         return [kind, *rest]
 
     def _counted(self, row: Sequence[int]) -> list[int]:
-        """Return the literals that a row of a counter counts. If the row has the outputs of an inner counter, these are
-        the literals that the inner one counts."""
+        """Return the literals that a row of a counter counts; of another counter's outputs, those that it counts."""
         assert self.formula.meanings is not None
         kind, *rest = self.formula.meanings[row[0] - 1]
         return [x for inner in rest[1] for x in self._counted(inner)] if kind == "count" else list(row)
@@ -240,8 +241,8 @@ def refutation_files(certificate: Mapping[str, Any]) -> Iterator[tuple[str, Mapp
     refuted-C-S-R      there is no such algorithm
     refuted-N-links-S  in S steps the inputs of a chunk of a sum do not get everywhere over N links
     """
-    bound = certificate["least"]
-    if "sends" in bound:
+    bound = certificate["least"]  # the proof of the least R/C
+    if "sends" in bound:  # it rests on the least number of links that a chunk crosses: one fewer is refuted
         yield f"refuted-{bound['sends'] - 1}-links-{certificate['steps']}", bound["refutation"]
     for entry in certificate["refuted"]:
         if entry["how"] == "resolution":

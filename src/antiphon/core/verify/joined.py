@@ -33,7 +33,8 @@ def find_joint_fault(
 ) -> Fault | None:
     """Return the first faulty joint as a fault of its first row, in the order of steps and chunks; or None.
 
-    Routes must have been checked before. O(n log n) in the rows of joints times links per route.
+    `op`, `dtype`: the operator (sum, max, ...) and data type that switches must combine; None: any. Routes must have
+    been checked before. O(n log n) in the rows of joints times links per route.
     """
     joints = _collect_joints(schedule)
     faults = _find_disagreements(schedule, joints)
@@ -110,7 +111,8 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
         slot = schedule.slot("src" if name == "reads" else "dst")[joints.row]
         rank_of_joint = number_rows(joints.joint_of, end)  # per row: a number for its joint and rank
         order = np.argsort(rank_of_joint, kind="stable")
-        first_rows = order[run_starts(rank_of_joint[order])]  # with this joint and rank
+        # by number in `rank_of_joint`: the position, among the rows of joints, of its first row
+        first_rows = order[run_starts(rank_of_joint[order])]
         report(joints.joint_of[slot != slot[first_rows][rank_of_joint]], f"{name} two slots of one rank")
     report(joints.joint_of[joints.src == joints.dst], "moves data inside one rank")
     joint_count = len(joints)

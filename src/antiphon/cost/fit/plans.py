@@ -3,7 +3,8 @@
 Here a plan is an algorithm with a name (NAMES, as in the paper), not a file. It is a list of steps; in each the busiest
 rank receives `part` of nbytes from `senders` ranks at once and then combines `fanin` values of each byte (0: none). The
 closed forms of `cost.genmodel.forms` give the same in seconds, and tests compare the two; here the result is the factor
-of each parameter, with w_t left open, as a fit needs it.
+of each parameter, as a fit needs it. Only w_t stays open: the number of senders beyond which incast (epsilon) slows a
+receiver.
 
 Example: "ring" on 4 ranks, allreduce: 6 steps of 1/4 from one sender: alpha 6, beta 1.5 per byte, gamma 0.75, delta
 2.25.
@@ -21,7 +22,7 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 ALLREDUCE = "allreduce"
 COLLECTIVES = (ALLREDUCE, "reducescatter", "allgather")
-# Plans of GenModel's paper, as in the column `plan`
+# Plans of GenModel's paper, as in the column `plan` of a file of measurements (read.py)
 NAMES = {
     "cps": "co-located parameter servers",
     "ring": "a ring in one direction",
@@ -59,12 +60,12 @@ class ParameterFactors(NamedTuple):
     receptions: tuple[tuple[int, float], ...]  # per kind of step: senders, and share of nbytes; for epsilon
 
     def epsilon(self, w_t: int) -> float:
-        """Return the factor of epsilon times nbytes at a threshold."""
+        """Return the factor of epsilon (incast) times nbytes, where each sender beyond `w_t` slows a receiver."""
         return math.fsum(share * max(senders - w_t, 0) for senders, share in self.receptions)
 
 
 def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> NamedAlgorithm:
-    """Return a plan by its CSV name; raise Invalid or Unsupported if it does not exist for that many ranks."""
+    """Return a plan by its name in a file of measurements; raise Invalid or Unsupported if `ranks` ranks have none."""
     plan = NamedAlgorithm(name.lower(), collective.lower())
     if plan.collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)

@@ -38,7 +38,7 @@ from antiphon.formats.msccl.read import (
     READS,
     RECEIVES,
     SENDS,
-    SLOTS,
+    SLOTS_OF_PROTOCOL,
     WRITES,
     AlgorithmFile,
     FileBlock,
@@ -126,7 +126,7 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
         places,
         code_blocks,
         connections=list(connections),
-        slots=SLOTS[protocol],  # messages that a connection holds
+        slots=SLOTS_OF_PROTOCOL[protocol],  # messages that a connection holds
         message_chunks=_chunks_together(algorithm, protocol),
     )
 

@@ -29,7 +29,7 @@ from antiphon.lower.without_gc import without_gc
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
 LETTERS = "ios"  # of input, output and scratch
 # messages in flight from one thread block to another: NCCL's buffer has 8 steps, of which a Simple message takes 4
-SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+SLOTS_OF_PROTOCOL = {"Simple": 2, "LL": 8, "LL128": 8}
 # by protocol, the largest message: the smallest default of any executor
 MOST_MESSAGE_BYTES = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}
 NODES = 4095  # XML elements of a file that the runtime keeps per rank (checked in write.py)
@@ -183,8 +183,8 @@ class _Reader:
         kind, protocol = element.text("coll"), element.text("proto")
         if kind not in KINDS:
             raise Invalid(f"line {element.line}: coll is {quote(kind)}; expected {', '.join(KINDS)}")
-        if protocol not in SLOTS:
-            raise Invalid(f"line {element.line}: proto is {quote(protocol)}; expected {', '.join(SLOTS)}")
+        if protocol not in SLOTS_OF_PROTOCOL:
+            raise Invalid(f"line {element.line}: proto is {quote(protocol)}; expected {', '.join(SLOTS_OF_PROTOCOL)}")
         ranks = element.whole("ngpus", 1, MOST_RANKS)
         in_place = bool(element.whole("inplace", 0, 1))
         missing = [key for key in ("outofplace", "minBytes", "maxBytes") if key not in element.attributes]

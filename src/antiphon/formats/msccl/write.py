@@ -28,7 +28,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.msccl.read import KINDS, LETTERS, NODES, SLOTS
+from antiphon.formats.msccl.read import KINDS, LETTERS, NODES, SLOTS_OF_PROTOCOL
 from antiphon.formats.predicted_times import PredictedTimes
 from antiphon.formats.served import refuse_served
 from antiphon.lower.blocks.blocks import Blocks, NumberedBlock, NumberedStep, Place, compile_to_blocks
@@ -69,8 +69,8 @@ def msccl_xml(
     name
         Name of the files and of the algorithm in them. Default: the planner's.
     """
-    if proto not in (AUTO, *SLOTS):
-        raise Invalid(f"proto: expected {AUTO}, {', '.join(SLOTS)}, got {quote(proto)}")
+    if proto not in (AUTO, *SLOTS_OF_PROTOCOL):
+        raise Invalid(f"proto: expected {AUTO}, {', '.join(SLOTS_OF_PROTOCOL)}, got {quote(proto)}")
     if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= MAX_INSTANCES:
         raise Invalid(f"instances: expected a whole number from 1 to {MAX_INSTANCES}, got {quote(instances)}")
     fused, alone = parse_yes(fused, "option fused"), parse_yes(alone, "option alone")
@@ -90,7 +90,9 @@ def msccl_xml(
         schedule = unjoined(entry.schedule)
         times = PredictedTimes.of(plan, entry, schedule)
         fastest = times.fastest_protocol(times.tuned_bytes) if times.tuned_bytes else ""
-        protocol = proto if proto != AUTO else next((name for name in SLOTS if name.lower() == fastest), "Simple")
+        protocol = (
+            proto if proto != AUTO else next((name for name in SLOTS_OF_PROTOCOL if name.lower() == fastest), "Simple")
+        )
         last = None if entry.stop is None else entry.stop - 1
         # an export without the work of switches (`alone`) was asked for, so it serves all sizes
         note, served = times.compare(protocol, entry.start, last, may_leave=not alone)
@@ -174,12 +176,12 @@ def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Bo
     # instances share the executor's limits
     limits = RuntimeLimits(
         channels=defaults.channels // instances, blocks=(defaults.blocks if fused else MAX_RCCL_BLOCKS) // instances,
-        waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto],
+        waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS_OF_PROTOCOL[proto],
         fused_receives=fused,
     )  # fmt: skip
     numbered_blocks = compile_to_blocks(program, limits, split_blocks=instances > 1, format_name=FORMAT_NAME)
     collective = program.collective
-    unit = numbered_blocks.unit * instances
+    unit = numbered_blocks.unit * instances  # chunks of a block of weight 1
     # nchunksperloop: chunks of the argument of the call, which is one rank's share for gather and scatter
     loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight
     head = (
@@ -223,8 +225,11 @@ class _ChunkOffsets:
         self.in_place = program.in_place
 
     def find(self, place: Place | None, count: int, instance: int) -> tuple[str, int]:
-        """Return buffer letter and offset of `count` chunks. In place there is one buffer: it is the user's output, or
-        the input where that is larger."""
+        """Return buffer letter and offset of `count` chunks.
+
+        In place there is one buffer, the user's output, or the input where that is larger. Whichever buffer `place`
+        names, its position then counts from the beginning of that one.
+        """
         if place is None:
             return "i", -1
         buffer, at = place

@@ -88,7 +88,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
             [cut_steps(steps, chunks) for steps, chunks in zip(rank_streams, chunks_per_step, strict=True)]
             for rank_streams in streams_by_rank
         ]
-        # 2. Cut chunks, so that each stream has several blocks, with MOST_GROUPED operations in the plan at most; cut
+        # 2. Cut chunks, so that each stream has several blocks (the plan then has at most MOST_GROUPED operations); cut
         # scratch into slots, of one unit each.
         operations = sum(len(steps) for rank_streams in streams_by_rank for steps in rank_streams)
         busy_streams = max(sum(map(bool, rank_streams)) for rank_streams in streams_by_rank)
@@ -155,6 +155,7 @@ class _Copies:
             for source, size in dict.fromkeys((move.source, move.size) for move in far):
                 copied[source, size] = place = (SCRATCH, self.end)
                 self.end += size
+                # no sync after it: `gpu_of` defers puts by ports to their signal, and a turn has a sync before that
                 yield StreamStep(FOLD, into=place, operands=(source,), size=size)
             staged = [m._replace(source=copied[m.source, m.size]) if m in far else m for m in moves]
             yield step._replace(moves=tuple(staged)) if far else step

@@ -77,10 +77,11 @@ class _Reader:
             key = low << _PORT_BITS | high
             speed = speeds[-1] if speeds else self.cables.get(key, "")  # perhaps the line of the other end has it
             self.cables[key] = self.speed_labels.setdefault(speed, speed)
-            # coarse limits on memory while reading: cables of hosts and as many between switches; hosts, switches, and
-            # an adapter for each port. `network_machine` has the exact ones.
+            # coarse limits on memory while reading (`network_machine` has the exact ones): cables of hosts and as many
+            # between switches
             if len(self.cables) > 2 * MAX_PORTS:
                 raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")
+        # hosts, switches, and an adapter for each port
         if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:
             raise Invalid(f"line {number}: more than {MAX_HOSTS + MAX_SWITCHES + MAX_PORTS} adapters and switches")
 

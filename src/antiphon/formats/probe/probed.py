@@ -27,7 +27,7 @@ class Probed:
 
     machine: Topology
     notes: tuple[str, ...] = ()  # assumptions, in words
-    names: tuple[str, ...] = ()  # per rank its name in the tool's output: GPU 3, or a host
+    names: tuple[str, ...] = ()  # per rank its name in the tool's output: GPU 3, or a host; (): it has none
     hosts: bool = False  # whether each rank is a whole host
     ports: tuple[Port, ...] = ()  # of hosts
     assumed: bool = False  # whether the speeds of a network are in no file, but assumed
@@ -42,14 +42,15 @@ class Probed:
         if ascending != ranks:
             new_numbers = [new_rank[rank] for rank in ascending]
             machine = relabel(machine, [*new_numbers, *range(machine.ranks, machine.nodes)])
+        # `restriction.nodes`: the old number of each node that is left, ascending; only ranks were reordered since
         new_node = {old: new_rank.get(old, number) for number, old in enumerate(restriction.nodes)}
         ports = (
             replace(port, host=new_rank[port.host], switch=new_node[port.switch])
             for port in self.ports if port.host in new_rank and port.switch in new_node
         )  # fmt: skip
         return replace(
-            self, machine=machine, notes=(*self.notes, note), names=tuple(self.names[rank] for rank in ranks),
-            ports=tuple(ports),
+            self, machine=machine, notes=(*self.notes, note), ports=tuple(ports),
+            names=tuple(self.names[rank] for rank in ranks) if self.names else (),
         )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Read Slurm's topology.conf (switches in a tree, or blocks) or the output of `scontrol show topology`, and host
-lists.
+"""Read Slurm's topology.conf (switches in a tree, blocks, or rings, each taken for a switch) or the output of
+`scontrol show topology`, and host lists.
 
 Neither contains speeds (LinkSpeed has no unit, and Slurm does not use it). Assumed are one cable of 200 Gbit/s per
 host, and as much bandwidth above every switch as below it (`Net.with_assumed_trunks`).
@@ -72,7 +72,7 @@ class _Reader:
         name = values.get("switchname") or values.get("blockname") or values.get("ringname")
         if name is None:
             # rulers and remarks of scontrol, and the sizes of blocks, which say nothing of switches
-            if "blocksizes" in values or "blocksizes" in line.lower() or line.startswith(("---", "No ")):
+            if "blocksizes" in line.lower() or line.startswith(("---", "No ")):
                 return
             raise Invalid(
                 f"line {number}: {quote(line)} is no line of topology.conf; expected SwitchName=... with Nodes= or "

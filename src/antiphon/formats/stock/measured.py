@@ -17,7 +17,7 @@ DEFAULT = "default"  # the algorithm that the library chooses by itself
 MAX_PARAMETER = 2**31 - 1  # greatest C int
 # Parts of messages: why a range has no rule; how to measure for rules
 NO_RULE_REASON = "its own choice was measured to be as good, or nothing was measured"
-HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
+HOW_TO_MEASURE = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
 RULE_FORMATS = {
     "Open MPI": "openmpi-rules", "MPICH": "mpich-rules", "NCCL": "nccl-tuner", "RCCL": "nccl-csv",
 }  # fmt: skip
@@ -73,7 +73,9 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
         claim for plan in plans.values() for entry in plan.entries if (claim := library_claim(entry)) is not None
     ]
     if not library_claims:
-        raise Unsupported(f"{RULE_FORMATS[name]}: this table has no measurements of {name}'s own algorithms; {HOW}")
+        raise Unsupported(
+            f"{RULE_FORMATS[name]}: this table has no measurements of {name}'s own algorithms; {HOW_TO_MEASURE}"
+        )
     for claim in library_claims:
         if claim["name"] != name:
             other_format = RULE_FORMATS.get(claim["name"])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import NotFound, Unsupported
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import DEFAULT, HOW, library_claim
+from antiphon.formats.stock.measured import DEFAULT, HOW_TO_MEASURE, library_claim
 from antiphon.formats.stock.ranges import merge_ranges, notes_of, planner_of, refuse_subset
 from antiphon.options import parse_yes
 
@@ -99,14 +99,16 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
         raise Unsupported(f"ucc: UCC has no algorithm for any plan of this table; it supports those of {supported}")
     if not tokens:
         raise NotFound(
-            f"ucc: UCC's own choice may be as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); {HOW}, or "
-            "write what the planners do by option unproven=yes, to measure it"
+            f"ucc: UCC's own choice may be as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); "
+            f"{HOW_TO_MEASURE}, or write what the planners do by option unproven=yes, to measure it"
         )
     return Files({FILE: f"UCC_TL_UCP_TUNE = {'#'.join(tokens)}\n"}, notes_of(len(tokens), "UCC", reasons))
 
 
 def _rule_of(entry: Entry, unproven: bool) -> UccRule:
-    """Return UCC's name of the algorithm that was measured to be best; if `unproven`, else that of the planner's."""
+    """Return UCC's name of the algorithm that was measured to be best; if none was and `unproven` is set, of the
+    planner's algorithm.
+    """
     claim, kind = library_claim(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:
         return UccRule(algorithm="", reason="the MPI's own choice was measured to be as good")

@@ -64,9 +64,9 @@ def _plan_allgather(collective: Collective, order: Order) -> Schedule:
     size = len(seats)
     distance, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
     step = np.frexp(distance)[1].astype(np.int64) - 1  # floor(log2)
-    return rows_to_schedule(
-        collective, seats, step, seats.member[(dst + distance) % size], (dst + (1 << step)) % size, dst
-    )
+    block = seats.member[(dst + distance) % size]  # a rank's block has the rank's number among the members
+    src = (dst + (1 << step)) % size
+    return rows_to_schedule(collective, seats, step, block, src, dst)
 
 
 def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
@@ -80,7 +80,7 @@ def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
         origin = np.arange(size)[None, :]
         src = (origin + (distance & ((1 << bit) - 1))) % size
         goal = (origin + distance) % size
-        block = seats.member[goal] * size + seats.member[origin]
+        block = seats.member[goal] * size + seats.member[origin]  # numbered by receiver, then sender, among members
         rows.append([np.full(block.size, bit), block, src, (src + (1 << bit)) % size])
     step, block, src, dst = (np.concatenate([row[i].ravel() for row in rows]) for i in range(4))
     return rows_to_schedule(collective, seats, step, block, src, dst)

@@ -47,6 +47,6 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     step, src = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
     dst = src ^ step if size & (size - 1) == 0 else (src + step) % size
     is_allgather = collective.kind == "allgather"
-    # an allgather's block is the sender's; an alltoall's goes from `src` to `dst` and has number dst * size + src
+    # an allgather's block is the sender's; an alltoall's is numbered by receiver, then sender, among the members
     block = seats.member[src] if is_allgather else seats.member[dst] * size + seats.member[src]
     return rows_to_schedule(collective, seats, step - 1, block, src, dst)

@@ -4,8 +4,9 @@ Groups that are planned as if alone may load the same links. So there are two wa
 
     alone    each group on the links between its own ranks; groups that look alike are planned once (inside.py)
     shared   each group on a copy of the machine with a share of every link: a linear program routes the data of all
-             groups so that the slowest resource is done first (core/bounds/joint.py); on every link a group gets the
-             bandwidth in proportion to its load there. So a group may take a detour over links that others leave idle
+             groups so that the resource that ends last ends as early as possible (core/bounds/joint.py); on every link
+             a group gets the bandwidth in proportion to its load there. So a group may take a detour over links that
+             others leave idle
 
 In either, the plans of the groups run in the same steps: their rows are concatenated, each on its own blocks. The
 merged schedules are then pipelined for the message size, priced with the contention between groups.
@@ -81,8 +82,8 @@ def groups(
             request.tell(f"links={method}: {error}")
     if not merged:
         raise refusals[0]
-    # `stage_plans` wants the plan with the greatest rate first. Each method is staged by itself: where a plan of few
-    # steps is the fastest in equal pieces, no more steps than its own are tried for uneven parts of the others.
+    # `stage_plans` wants the plan with the greatest rate first. For uneven parts of any plan of a call it tries no more
+    # steps than the plan has that is fastest in equal pieces, so each method has a call of its own.
     merged.sort(key=lambda plan: plan.rate, reverse=True)
     options = PipelineOptions("groups", pieces, steps, request.sizes, request.profile)
     for method in dict.fromkeys(plan.links for plan in merged):
@@ -113,10 +114,10 @@ class _PlannedClass(NamedTuple):
     plans: list[GroupPlan]
 
 
-def _plan_alone(request: Request, names: Sequence[str], _: Fraction) -> list[_Merged]:
+def _plan_alone(request: Request, names: Sequence[str], _best_rate: Fraction) -> list[_Merged]:
     """Plan every group on the links between its ranks, and merge the plans that are best at each aim.
 
-    The last argument, the best rate so far, is that of `_plan_shared`, which this function need not know.
+    `_best_rate` is not used: `groups` calls this function and `_plan_shared` alike.
     """
     planner = GroupPlanner(request, names or usual_planners())
     numbers: dict[Collective, list[int]] = {}  # by collective without its place in the machine: the groups
@@ -219,7 +220,10 @@ def _own_machine(topology: Topology, group: Collective, loads: Floats, number: i
 
 
 def _share(fraction: float) -> Fraction:
-    """Return a share of a link as a fraction with a small denominator, so that shares of groups sum to at most 1."""
+    """Return a share of a link as a fraction with a small denominator, rounded down unless it is one.
+
+    So the shares of all groups sum to at most 1, but for MIN_SHARE, and shares below 1 / 5040, which become that.
+    """
     nearest = Fraction(fraction).limit_denominator(MAX_DENOMINATOR)
     if nearest and abs(float(nearest) - fraction) < MIN_SHARE:
         return nearest

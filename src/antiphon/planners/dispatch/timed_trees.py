@@ -68,8 +68,8 @@ class TimedTreeGrower:
     def grow(self, item: Delivery, deadline: int | None) -> TimedTree | None:
         """Return the booked tree of an item; None if a rank is out of reach. `deadline` None: the earliest tree.
 
-        Arrivals are found with the turns of earlier items. Turns of this tree that meet on a resource count only when
-        they are booked, so `finish` may be later than the earliest arrival, and than the deadline.
+        The search sees the turns of earlier items only, not that two arcs of this tree may need a resource at the same
+        time. Booking does, so `finish` may be later than the arrivals that were found, and than the deadline.
         """
         visits, arcs = self._find_earliest(item)
         if not item.receivers <= arcs.keys():

@@ -40,7 +40,7 @@ MAX_CHUNKS_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has mo
 BATCH_EFFORT = 80  # units per batch
 WORDS_PER_UNIT = 400  # words of sets that are processed in a unit
 WORDS_PER_PICK = 40  # choosing a chunk takes as long as so many words
-VISITS = 24  # in a step, visits to batches of a kind per chunk that a hop has room for (see `_run_step`)
+VISITS = 24  # batches of a kind that are visited in a round, at most (see `_run_step`)
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -72,7 +72,7 @@ class SpreadTask:
 
     @property
     def missing(self) -> Longs:
-        """Number of chunks that every rank needs and lacks."""
+        """By rank, the number of chunks that it needs and lacks."""
         lacking = self.want & ~self.have
         return np.bitwise_count(lacking).sum(axis=1).astype(np.int64)
 
@@ -96,11 +96,13 @@ def work_of(hops: int, words: int, per_hop: int = 1) -> int:
 class Spreading:
     """One run of the simulation."""
 
-    def __init__(self, hops: Hops, task: SpreadTask, levels: tuple[IslandLevel, ...], slot: float, seed: int) -> None:
-        """`slot`: the length of a slot, as the capacity of a link that carries one chunk in it."""
+    def __init__(
+        self, hops: Hops, task: SpreadTask, levels: tuple[IslandLevel, ...], slot_capacity: float, seed: int
+    ) -> None:
+        """`slot_capacity`: of a link that carries one chunk in a slot."""
         self.hops, self.task, self.levels = hops, task, levels
         self.rng = np.random.default_rng(seed)
-        self.rate = hops.capacity / slot  # chunks in a slot
+        self.rate = hops.capacity / slot_capacity  # chunks in a slot
         self.had = task.have.copy()  # before the step
         # by rank, the chunks that it lacks now and may be given
         self.lack = ~task.have if task.allowed is None else task.allowed & ~task.have
@@ -192,6 +194,8 @@ class Spreading:
                 continue
             open_hops = [batch.every for batch in batches]  # by batch: indices of hops that may bring more in this step
             open_batches = np.arange(len(batches))
+            # a round visits VISITS batches, or all if they are fewer: then there are more rounds, so that VISITS visits
+            # or more are made per chunk of room in any case
             rounds = max_room if one_at_a_time else max_room * -(-VISITS // len(batches))
             for _ in range(rounds):
                 before = len(self.rows)

@@ -63,7 +63,8 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     color += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     # many roots: first try rotations that the places suggest, which only cost a few canonical labellings. They
-    # rotate the roots along the axes of one grid, so there they commute; elsewhere `_extend_group` checks it
+    # rotate the roots along the axes of one grid, so on the roots they commute; for all other nodes, links and limits
+    # `_extend_group` checks it
     if len(roots) > _MANY_ROOTS:
         for element in _with_links(machine, find_rotations(machine, color, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
@@ -109,6 +110,7 @@ def _grow_group(
             larger = _extend_group(group, power, roots, max_order)
             if larger is not None and (best_group is None or len(larger) > len(best_group)):
                 best_group, best_element = larger, power
+                # with short cycles the first symmetry is taken as it comes: what counts is what commutes with it
                 if len(larger) == max_order or not (longest or chosen):
                     break
         if best_group is None or best_element is None:

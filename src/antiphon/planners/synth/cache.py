@@ -57,7 +57,7 @@ class Question:
 class CachedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An answer: the moves (an algorithm), or the resolution proof that there is none.
 
-    `prices`: the effort that engine `auto` had spent after each of its turns.
+    `prices`: the effort that engine `auto` had spent after each of its turns. `engine`: the one that found the moves.
     """
 
     prices: list[int]
@@ -197,7 +197,7 @@ def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
             since[head] = step + 1
         if any(dest not in since for dest in chunk_kind.dests):
             return False
-    # Every step takes at least one round, also one without moves.
+    # By definition R is at least S. A step without moves needs no round of its own: it may have one of another step's.
     return max(question.steps, sum(rounds_of(instance, moves))) <= question.rounds
 
 
@@ -207,6 +207,7 @@ def is_refuted(question: Question, resolution: Mapping[str, Any] | None) -> bool
         return False
     try:
         refutation = Refutation.of_json(resolution)
+        # one with a `split` refutes only algorithms whose steps take at most these rounds each
         if (refutation.parts, refutation.steps, refutation.rounds, refutation.split) != (
             question.parts,
             question.steps,

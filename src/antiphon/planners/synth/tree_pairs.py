@@ -7,15 +7,16 @@ with the last rank that sends to it. Where all links are full, every chunk is li
 variables than the inputs in each partial sum (sums.py). Per chunk:
 
     up[a, s], down[a, s]   it crosses arc a in step s
-    swap[a, s]             likewise down, while it comes up on the same link
+    swap[a, s]             it goes down arc a in step s, while it comes up the opposite arc: an exchange
     root[v]                rank v is the root
-    sent[v, s], has[v, s]  after step s, v has sent up, or is the root and has the sum, or has received it
+    sent[v, s]             v has sent up by the end of step s
+    has[v, s]              v has the sum by then: as the root, or received from above
 
 Symmetry shrinks this. Images of a chunk under symmetries of the machine are chunks, too, and so are images that run
 backwards: what came down goes up. A set of images need be no group: the loads of all of them are counted.
 
-Example: on a ring of 3 in 3 steps, 0 and 1 may send to 2, which sends the sum back. The image that runs backwards is
-the same algorithm; under the rotation by one, 1 and 2 send to 0.
+Example: on a ring of 3 in 3 steps, 0 sends to 2, then 1 and 2 exchange what they have, then 2 sends the sum to 0. The
+image that runs backwards is the same algorithm; under the rotation by one, 1 sends to 0, 2 and 0 exchange.
 """
 
 from __future__ import annotations
@@ -170,6 +171,7 @@ class TreePairEncoding:
                         arc, step = self._map_arrow(image, key)
                         tail, head = self.arcs[arc]
                         fresh = leads_down and key not in swaps
-                        sends.append((step, number, self.instance.arcs.paths[arc], (tail, 0), (head, 0), fresh))
+                        sender, receiver = (tail, 0), (head, 0)  # rank and slot: here each rank has one slot
+                        sends.append((step, number, self.instance.arcs.paths[arc], sender, receiver, fresh))
                 number += 1
         return sorted(sends)

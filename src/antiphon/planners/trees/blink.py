@@ -192,6 +192,7 @@ def _plan_unpipelined(topology: Topology, collective: Collective, options: Blink
     servers = ranks_by_host(topology, collective.members)
     if collective.kind == "allreduce":
         try:
+            # servers that only direct links join: these are one set of links with those inside
             if len(servers) > 1 and topology.switches:
                 return _three_phases(topology, collective, servers, options)
             sets = _tree_sets(topology, collective, options)
@@ -239,7 +240,8 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
     """Return one or two sets of trees: over the kind of links with the greatest rate, and with `hybrid` over all
     others.
 
-    With several servers and no `hybrid` all links form one set: other links join servers than join GPUs.
+    With several servers and no `hybrid` all links form one set, as servers are joined by other kinds of links than the
+    GPUs of a server.
     """
     if len(ranks_by_host(topology, collective.members)) > 1 and not options.hybrid:
         return [pack_subset(with_links(topology, np.ones(topology.links, bool)), collective, options)]
@@ -280,6 +282,7 @@ def _broadcast_rate(subset: LinkSubset, members: Sequence[int]) -> Fraction:
     """Return the greatest rate at which the first member could broadcast to all over these links; 0 if it cannot."""
     if not subset.links:
         return Fraction(0)
+    # {holders of data: its amount}, then the ranks that want it
     _, rate = tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])
     return rate
 

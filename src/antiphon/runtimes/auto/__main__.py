@@ -67,12 +67,12 @@ def _read_question() -> str:
 
 
 def _watch_parent(parent: int) -> None:
-    """End this process when the job has ended in any way."""
+    """End this process when the job has ended in any way; lower its priority at the line `lower` on stdin."""
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], _POLL)
         if ready and not os.read(0, 4096):
             break
-        if ready:
+        if ready:  # `lower`: nothing else comes
             lower_priority(os.getpid())
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_END_TIMEOUT)
@@ -87,8 +87,9 @@ def own_session() -> None:
 
 
 def lower_priority(process: int) -> None:
-    """Give the first thread of a process the lowest priority and short time slices, where supported.
+    """Give the first thread of a process, which does the planning, the lowest priority and short time slices.
 
+    Each is done where the system supports it. The session's other threads are lowered by its autogroup alone.
     A process of nice 19 that runs keeps its processor for a whole slice of some milliseconds, even if others want it.
     Since Linux 6.12 a process may set the length of its slices; older kernels ignore that."""
     setting = os.environ.get(VARIABLE, "")

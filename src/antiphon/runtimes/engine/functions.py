@@ -105,7 +105,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_wire_trace": (None, c_void_p, c_void_p),
     "ap_trace_moment": (None, c_void_p, c_void_p),
     "ap_agree": (c_int, c_void_p, c_double, _FAILURE),
-    "ap_uneven": (c_int, *[c_void_p] * 5, c_double, POINTER(c_int), _FAILURE),
+    "ap_run_uneven": (c_int, *[c_void_p] * 5, c_double, POINTER(c_int), _FAILURE),
     "ap_threads_open": (c_int, c_uint32, c_void_p),
     "ap_mpi_library": (c_char_p,),
     "ap_mpi_open_number": (c_void_p, c_int, c_void_p, c_uint32, _FAILURE),

@@ -252,7 +252,7 @@ class Wire:
         received_lengths = sent_lengths + lengths.nbytes // 2
         arguments = self.handle, source, sent_lengths, target, received_lengths
         self.enable_signals()
-        if self.engine.library.ap_uneven(*arguments, timeout, byref(outcome), byref(error)):
+        if self.engine.library.ap_run_uneven(*arguments, timeout, byref(outcome), byref(error)):
             raise self.exception_of(error)
         return outcome.value
 

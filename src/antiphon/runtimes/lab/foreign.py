@@ -2,7 +2,8 @@
 
 `antiphon lab run TOPO -- python train.py` starts the program once per rank, each in its namespace. A launcher
 (`mpiexec -n 4 ./a.out`) is started once. `with_entrance` puts `kernel.py rank` in front of the program that it starts,
-which moves each process to the namespace of its rank. With other launchers the user marks that place by "{enter}".
+which moves each process to the namespace of its rank. With other launchers, or several programs, the user marks the
+places by "{enter}".
 Open MPI's launcher needs a daemon beside its processes: it runs on the host of the first rank, takes the ranks for
 hosts and starts a daemon on each by `kernel.py host` in place of ssh (`on_hosts`).
 """
@@ -22,10 +23,11 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, TimedOut
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab
-from antiphon.runtimes.lab.kernel import DEAD, HOST, MACHINE, SESSIONS, wait_for_end
+from antiphon.runtimes.lab.kernel import DEAD, HOST, SESSIONS, wait_for_end
+from antiphon.runtimes.lab.kernel import MACHINE as MACHINE_FILE
 from antiphon.runtimes.lab.kernel import SETTINGS as OPEN_MPI_SETTINGS
-from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_NAME
-from antiphon.runtimes.serve.auto_question import RANKS as RANKS_NAME
+from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_VARIABLE
+from antiphon.runtimes.serve.auto_question import RANKS as RANKS_VARIABLE
 from antiphon.units import format_seconds
 
 ENTER = "{enter}"
@@ -60,8 +62,7 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
     unlimited)."""
     entrance = [*SCRIPT, "rank"]
     if ENTER in command:
-        index = list(command).index(ENTER)
-        return [*command[:index], *entrance, *command[index + 1 :]], False
+        return [argument for word in command for argument in (entrance if word == ENTER else [word])], False
     first = _find_launcher(command)
     if Path(command[first]).name not in LAUNCHERS:
         return list(command), True
@@ -121,9 +122,10 @@ def run_foreign(
         started_command, each = on_hosts(command, ranks), False
     else:
         started_command, each = with_entrance(command, len(ranks))
-    settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_describe_machine(lab)}
+    settings = SETTINGS if MACHINE_VARIABLE in os.environ else {**SETTINGS, **_describe_machine(lab)}
     environment = {**settings, **(added_settings or {}), **os.environ}
     began = time.monotonic()
+    # kernel.py's words: the keeper of the lab, the namespace to begin in, and whether to start once for each rank
     process = subprocess.Popen(
         [*SCRIPT, "enter", str(lab.keeper), HOST, "each" if each else "once", *started_command], env=environment,
         stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno() if quiet else None, start_new_session=True,
@@ -144,7 +146,7 @@ def run_foreign(
 
 def _describe_machine(lab: Lab) -> dict[str, str]:
     """Return the machine for table `auto`: nothing can be probed in a lab."""
-    return {MACHINE_NAME: MACHINE, RANKS_NAME: ",".join(map(str, lab.about["ranks"]))}
+    return {MACHINE_VARIABLE: MACHINE_FILE, RANKS_VARIABLE: ",".join(map(str, lab.about["ranks"]))}
 
 
 def _is_open_mpi(program: str) -> bool:

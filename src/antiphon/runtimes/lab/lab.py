@@ -30,7 +30,8 @@ POLL = 0.01  # seconds between two checks for cuts that are due
 
 
 class LinkCut(NamedTuple):
-    """A link that is cut during a run: once these seconds have passed and a process has made this number of calls."""
+    """A link that is cut during a run: once these seconds have passed and some process has made so many collective
+    calls."""
 
     link: str
     seconds: float = 0.0
@@ -38,7 +39,10 @@ class LinkCut(NamedTuple):
 
 
 def lab_up(topology: Topology, scale: str = "", name: str = "") -> Row:
-    """Make a lab that stays until `lab_down`; return its row of `lab_status`."""
+    """Make a lab that stays until `lab_down`; return its row of `lab_status`.
+
+    `scale`: what `lay_out` (layout.py) reads, such as "2Mbit per GB/s"; "": its default.
+    """
     lab, _ = bring_up(topology, scale, name_of(topology, name), leashed=False)
     return lab_row(lab)
 
@@ -73,7 +77,7 @@ def lab_row(lab: Lab) -> Row:
     """Return the facts of a lab that `lab_status` shows; rates in bits per second."""
     layout = lab.layout()
     slowest, fastest = (pick(port.rate for port in layout.ports if port.rate is not None) for pick in (min, max))
-    owner = int(lab.about["owner"])
+    owner = int(lab.about["owner"])  # the process that the lab ends with; 0: none
     return {
         "name": lab.name, "topology": lab.about["topology"]["name"], "ranks": len(layout.ranks),
         "namespaces": len(layout.nodes), "links": len(layout.cables),
@@ -143,9 +147,10 @@ def lab_command(
 ) -> Row:  # fmt: skip
     """Run a program in the lab of a machine, or in the lab of this name ("": the only one that is up).
 
-    For a machine without a lab one is made, which ends with the program. A command that begins with mpiexec is one MPI
-    program, else it is started once for each rank with the environment variables of PyTorch. `quiet`: its output goes
-    to stderr. `cuts`: links to cut while it runs. Returns its exit code and time.
+    For a machine without a lab one is made, which ends with the program. `scale`: as of `lab_up`. `name`: of the
+    machine's lab; "": the machine's name. A command that begins with mpiexec is one MPI program, else it is started
+    once for each rank with the environment variables of PyTorch. `quiet`: its output goes to stderr. `cuts`: links to
+    cut while it runs. Returns its exit code and time.
     """
     need_root()
     # A name: the lab must be up. A machine: use its lab, or make one for this command.

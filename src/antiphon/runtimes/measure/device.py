@@ -115,11 +115,12 @@ class _OnDevice(Runtime):
                     )
                 with buffers.library_call(schedules[0].collective, self.library) as theirs:
                     # Peers(): no other process takes part
-                    rows = Measurement(cases_of_group, buffers, calls, theirs, Peers()).run()
+                    rows = Measurement(
+                        cases_of_group, buffers, calls, theirs, Peers(), facts_of_outputs=buffers.describe_outputs
+                    ).run()
                 for number, runnable, row, extra in zip(numbers, runnables, rows, facts, strict=True):
                     selected = _describe_lowering(runnable, how.lowering) if lowered else {}
-                    # "agree": of the outputs of the last call, which is one of the last case
-                    on_row(number, {**row, **extra, **selected, "agree": buffers.agree()})
+                    on_row(number, {**row, **extra, **selected})
 
 
 def _describe_lowering(runnable: Runnable, lowering: str) -> Row:

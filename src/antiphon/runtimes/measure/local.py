@@ -38,7 +38,7 @@ class Local(Runtime):
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
-        for numbers in group_cases(cases):
+        for numbers in group_cases(cases):  # a case, or those of a race: they share collective, size and type
             if enough():
                 return
             group = [cases[number] for number in numbers]
@@ -48,9 +48,12 @@ class Local(Runtime):
                 rows = _run_traced(programs[group[0].program], group, buffers, how.compiler)
             else:
                 calls = [buffers.call(analyse(programs[case.program].schedule)) for case in group]
-                rows = Measurement(group, buffers, calls, buffers.run_numpy, Peers()).run()
+                peers = Peers()  # no others: all ranks are in this process
+                rows = Measurement(
+                    group, buffers, calls, buffers.run_numpy, peers, facts_of_outputs=buffers.describe_outputs
+                ).run()
             for number, row in zip(numbers, rows, strict=True):
-                on_row(number, {**row, "agree": buffers.agree()})
+                on_row(number, row)
 
 
 def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, compiler: str) -> list[Row]:
@@ -75,7 +78,10 @@ def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, 
     with ThreadPoolExecutor(ranks) as pool:
         try:
             with record_wires({rank: wires[rank] for rank in runnable.ranks}) as recorder:
-                return Measurement(cases, buffers, [call], buffers.run_numpy, Peers(), recorder=recorder).run()
+                return Measurement(
+                    cases, buffers, [call], buffers.run_numpy, Peers(), recorder=recorder,
+                    facts_of_outputs=buffers.describe_outputs,
+                ).run()  # fmt: skip
         finally:
             for wire in wires:
                 wire.close()
@@ -84,7 +90,7 @@ def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, 
 def refuse_too_large(collective: Collective, case: Case) -> None:
     """Refuse sizes whose buffers exceed the free memory: a system that overcommits would kill this process later.
 
-    Counts the buffers of all ranks; their expected outputs come in addition."""
+    Counts the buffers of all ranks, but not the expected outputs, which need memory, too."""
     input_side, output_side = sides(collective, case.in_place)
     buffers = [input_side] if case.in_place else [input_side, output_side]
     weight = sum(int(side.size.sum()) for side in buffers)  # `collective.buffer_weight` stands for case.nbytes
@@ -106,7 +112,7 @@ class AllBuffers:
         self.initial_inputs = [np.zeros(data.sizes.input, self.dtype) for data in self.ranks]
         for data, buffer in zip(self.ranks, self.initial_inputs, strict=True):
             data.fill(buffer)
-        self.inputs = self.initial_inputs
+        self.inputs = self.initial_inputs  # in place each call gets a copy (`refresh`)
         self.outputs: list[Array] = []
         self.output_lengths = [data.sizes.output for data in self.ranks]  # elements
 
@@ -132,10 +138,12 @@ class AllBuffers:
             self.outputs.append(out)
 
     def refresh(self) -> None:
+        """Restore, before a call in place, the inputs that the last call has overwritten."""
         if self.case.in_place:
             self.inputs = [values.copy() for values in self.initial_inputs]
 
     def spoil(self) -> None:
+        """Drop the outputs, so that a call that writes none is noticed."""
         self.outputs = []
 
     def wrong(self) -> int:
@@ -151,6 +159,10 @@ class AllBuffers:
                 if not np.array_equal(first_blocks.setdefault(key, bits_of_block), bits_of_block):
                     return False
         return True
+
+    def describe_outputs(self) -> Row:
+        """Return what the row of a case says of its outputs."""
+        return {"agree": self.agree()}
 
     def digest(self) -> str:
         return digest_of(

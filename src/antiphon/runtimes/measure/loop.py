@@ -3,8 +3,8 @@
 `Measurement` gets calls (functions without arguments: ours, and the library's), the buffers that they use, and `Peers`,
 by which the processes of a case meet and exchange values. Each round times every call once, starting with a different
 one, so that drift of the machine affects all alike; a time is that of the slowest process. Calls are checked before the
-first round and after the last: outputs are spoiled first, so that a call that does nothing is noticed, and every
-element is compared with `random_data`. In a race, rounds go on until the fastest case is certain (`race`).
+first round, and ours again after the last: outputs are spoiled first, so that a call that does nothing is noticed, and
+every element is compared with `random_data`. In a race, rounds go on until the fastest case is certain (`race`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RankBuffers:
             self.target[:] = self.first_input
 
     def spoil(self) -> None:
-        """Overwrite the output."""
+        """Overwrite the output. In place, `refresh` then restores the input: a call that does nothing leaves that."""
         self.target[:] = self.dtype.type(SPOILED)
 
     def wrong(self) -> int:
@@ -106,14 +106,17 @@ class Measurement:
     """Cases that are measured together, at one process: `ours`, a call for each, and the library's own.
 
     `ready` gets each call before its clock starts. `recorder`: records the calls of a single case (recorder.Recorder).
+    `facts_of_outputs`: called after the last call of each case; what it returns is added to the case's row.
     """
 
     def __init__(
         self, cases: Sequence[Case], buffers: Any, ours: Sequence[Call], theirs: Call | None, peers: Peers,
         ready: Callable[[Call], None] = lambda call: None, recorder: Any = None,
+        facts_of_outputs: Callable[[], Row] = dict,
     ) -> None:  # fmt: skip
         self.cases, self.case, self.buffers, self.peers = cases, cases[0], buffers, peers
         self.ours, self.theirs, self.ready, self.recorder = list(ours), theirs, ready, recorder
+        self.facts_of_outputs = facts_of_outputs
 
     def time_call(self, call: Call, inner: int = 1) -> float:
         """Return the seconds of a call, or the mean of `inner` calls, that all processes begin at the same time."""
@@ -139,23 +142,25 @@ class Measurement:
         """Return the row of each case (`measured_row`), the same at all processes.
 
         `sums`: by key of a row, a number per case at this process; the row has the sum over all processes. The first
-        run, which is also the first warm-up, and the last one are checked."""
+        run of each call, which is also its first warm-up, is checked, and the last one of each of ours."""
         began = time.monotonic()
         calls = [*self.ours, *([self.theirs] if self.theirs else [])]
         wrong = [self.count_wrong(call) for call in calls]
         if self.recorder is not None:
-            # for the calls that warm up, those that are timed, and the last, which is checked
+            # room for the calls that warm up (one was the check above), those that are timed (`inner` is 1 in a traced
+            # case), and the last, which is checked
             self.recorder.fit(self.case.warmup + self.case.repeat + 1)
         # The check above was the first warm-up.
         for _ in range(self.case.warmup - 1):
             for call in calls:
                 self.time_call(call)
         spent, standings = self._measure_alone() if self.case.race is None else self._measure_race(began)
-        digests = []
+        digests, output_facts = [], []
         for number, call in enumerate(self.ours):  # check again, with buffers that have been used
             self.peers.watch()
             wrong[number] = max(wrong[number], self.count_wrong(call))
             digests.append(self.buffers.digest() if self.case.digest else "")
+            output_facts.append(self.facts_of_outputs())
         # Faults and sums are added over all processes, so that every process returns the same rows.
         results = self.peers.all([wrong, digests, list(sums.values())])
         wrong = np.sum([counts for counts, *_ in results], axis=0).tolist()
@@ -169,7 +174,8 @@ class Measurement:
                 row["tied"] = standing.tied
             if self.case.digest:
                 row["digests"] = [all_digests[number] for _, all_digests, _ in results]
-            rows.append(row | {key: sum(values[i][number] for *_, values in results) for i, key in enumerate(sums)})
+            row |= {key: sum(values[i][number] for *_, values in results) for i, key in enumerate(sums)}
+            rows.append(row | output_facts[number])
         if self.recorder is not None:  # of a single case, whose last call was checked
             rows[0]["traced"] = self.recorder.collect(self.peers, spent[:, 0].tolist(), after=1)
         return rows

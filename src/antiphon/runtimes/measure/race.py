@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 class RaceStanding:
     """A contestant's time over that of the best: the median ratio and its interval; 1 for the best itself.
 
-    `tied`: it is not certain that it is slower, or certain that it is slower by less than 2 %."""
+    `tied`: it may be as fast as the best, or is surely less than 2 % slower; False once it was eliminated."""
 
     ratio: float
     low: float
@@ -110,6 +110,7 @@ class Race:
         """Return whether it is certain that the best contestant serves instead of the library, or that it does not."""
         if not self.theirs:
             return True
+        # usually the best of `standings`; by noise another one may have a median ratio below 1 to it
         best = min(self.going, key=lambda n: standings[n].ratio)
         low, ratio, high = compare(np.array(self.times, float)[:, best], np.array(self.theirs))
         return beats_library(ratio, high) or low >= MARGIN

@@ -138,7 +138,7 @@ def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[s
         rank_records.end = (rank_records.end - start) / 1000
     error = max(row["error"] for row in recordings)
     writer = TraceWriter(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
-    writer.process(RANKS, "ranks")
+    writer.add_process(RANKS, "ranks")
     works = [work for rank, rank_records in columns.items() for work in rank_records.list_work(rank)]
     write_ranks(writer, _match_messages(columns), works)
     return writer.encode()

@@ -43,10 +43,13 @@ class Torch(Runtime):
                 raise Failed(f"PyTorch: {row['fault']}")
             received += 1
             on_row(int(row.pop("case")), row)
+            # True stops the processes; after the last row they end by themselves
             return enough() and received < len(cases)
 
         with tempfile.TemporaryDirectory(prefix="antiphon-") as temporary:
             folder = Path(temporary)
+            # torch_process serves its groups by the plans, as users do; of the programs it reads the collectives alone.
+            # The job is as for MPI, but without the engine, which PyTorch's processes build themselves.
             for number, runnable in enumerate(programs):
                 plan = Plan.of(runnable.topology, runnable.schedule)
                 save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)

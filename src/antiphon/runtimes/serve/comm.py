@@ -424,7 +424,7 @@ def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Se
         return Engine(library("mpi", compiler))
 
     processes = Processes(
-        group.rank, group.size, exchange, places=world_ranks, everyone=world.size, timeout=timeout
+        group.rank, group.size, exchange, places=world_ranks, job_size=world.size, timeout=timeout
     )  # fmt: skip
     # fill=False: calls without a page go to the MPI library
     return start_serving(processes, table_or_auto(table), engine, lambda: _DuplicateSetup(group), fill=False)

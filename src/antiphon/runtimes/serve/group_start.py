@@ -66,7 +66,7 @@ class Processes:
     ranks: int  # number of processes of the group
     exchange: Exchange  # gives every process the texts of all; it may raise Outdated the second time
     places: Sequence[int]  # per process of the group its number among all processes of the job
-    everyone: int  # number of processes of the job
+    job_size: int  # number of processes of the job
     strict: bool = True  # whether a table without a plan for this group is an error; else it starts without plans
     timeout: float = 1800.0  # seconds without any progress while asking for plans (table "auto")
 
@@ -165,7 +165,7 @@ def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",
         # plans are made for all processes of the job, not for subgroups
-        "auto": "1" if auto and group.ranks == group.everyone else "",
+        "auto": "1" if auto and group.ranks == group.job_size else "",
     }
 
 
@@ -195,7 +195,7 @@ def _read_book(group: Processes, table: Any) -> Book:
     if table is None:
         return Book(machine="", ranks=group.ranks, hosts=(), pages=(), programs=())
     full_book = read_any(table)
-    book = group_book(full_book, group.ranks, group.places, group.everyone)
+    book = group_book(full_book, group.ranks, group.places, group.job_size)
     # a table may have plans for subgroups only; the group of all ranks then uses default plans
     serves_subgroups = full_book.ranks == group.ranks and bool(full_book.pages)
     if group.strict and not book.pages and not serves_subgroups:

@@ -38,11 +38,12 @@ def over_sockets(
 ) -> Serving:
     """Connect the `ranks` processes that name the same address. Collective; TimedOut if not all come."""
     with Star(rank, ranks, address, timeout, secret) as star:
-        everyone = range(ranks)  # the group is the whole job
-        group = Processes(rank, ranks, star.exchange, everyone, ranks, timeout=timeout)
+        # the group is the whole job
+        group = Processes(rank, ranks, star.exchange, places=range(ranks), job_size=ranks, timeout=timeout)
         return start_serving(
             group, table_or_auto(table), lambda: engine_over_sockets(compiler),
-            lambda: Connecting(rank, ranks, star.exchange, timeout, star.secret), fill=True,
+            lambda: Connecting(rank, ranks, star.exchange, timeout, star.secret),
+            fill=True,  # there is no library: calls without a page get plans at once
         )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ class QueuedGroup(GroupFacts):
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
         # strict: a table must have plans for the group of all processes; smaller groups may get default plans
         group = Processes(
-            rank, size, self._exchange, places=world_ranks, everyone=world_size, strict=is_world, timeout=seconds
+            rank, size, self._exchange, places=world_ranks, job_size=world_size, strict=is_world, timeout=seconds
         )
         serving = self._start_serving(group) if size > 1 else None
         # with a prefix of its own, so that texts left by a restarted job's earlier processes are not read (torch_store)

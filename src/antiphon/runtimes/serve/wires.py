@@ -36,8 +36,8 @@ class Connecting:
     a process ends. Else they go over sockets. Processes that share memory prove that they know the secret by an HMAC
     of all offers; those that connect prove it to each other.
 
-    `offer` is called once. `answer` is called again if the offers were texts of earlier processes. `exchange`,
-    `secret`: as of `connect_mesh`.
+    `offer` is called once. `answer` is called again if some offers were texts of an earlier start of the job, which the
+    store that exchanges them still had (torch_store.py). `exchange`, `secret`: as of `connect_mesh`.
     """
 
     def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:

@@ -40,12 +40,12 @@ class PlanFigures:
 
 def price_plan(
     plan: Plan, sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None,
-    limits: Bound | None = None,
+    lower_bound: Bound | None = None,
 ) -> PlanFigures:  # fmt: skip
     """Price every schedule of a plan at these sizes, and at the size at which each entry is shown.
 
-    `nbytes`: the size at which its entry is shown; by default the size that the claims name, else TYPICAL_SIZE or the
-    end of the range that is nearest to it. `limits`: the bound, computed here if None.
+    `nbytes`: the entry for this size is shown at it. Any other is shown at the size that its claims name, else at
+    TYPICAL_SIZE or the end of its range that is nearest to it. `lower_bound`: computed here if None.
     """
     claimed = {str(entry.claims["model"]) for entry in plan.entries if entry.claims.get("model")}
     if not model and profile is None and len(claimed) == 1 and not any("profile" in e.claims for e in plan.entries):
@@ -55,12 +55,12 @@ def price_plan(
     sizes = sorted({*sizes, *shown})
     limit = None
     with suppress(AntiphonError):
-        limits = limits or bound(plan.topology, plan.collective)
+        lower_bound = lower_bound or bound(plan.topology, plan.collective)
         times: dict[int, float] = {}
         if profile is None:
             with suppress(Unsupported):
-                times = least_times(plan.collective, plan.topology, limits, sizes, model)
-        limit = Limit.of(limits, plan.topology, plan.collective, model=model, times=times)
+                times = least_times(plan.collective, plan.topology, lower_bound, sizes, model)
+        limit = Limit.of(lower_bound, plan.topology, plan.collective, model=model, times=times)
     priced: list[tuple[Entry, Predictor, Candidate]] = []  # each schedule once
     of_entry = []
     for entry in plan.entries:
@@ -76,7 +76,8 @@ def price_plan(
     library = find_library_model(plan.topology, (plan.collective,)) if model.partition(":")[0] == "calls" else None
     return PlanFigures(
         plan, model, tuple(sizes), tuple(candidate for _, _, candidate in priced), tuple(ranges), limit,
-        library=library and replace(library, lower_bounds={}),  # bounds of this machine, computed when needed
+        # a cache of its own: bounds are computed when needed, instead of none (`find_library_model`)
+        library=library and replace(library, lower_bounds={}),
         predictors=tuple(predictor for _, predictor, _ in of_entry),
     )  # fmt: skip
 
@@ -123,17 +124,19 @@ def _number(value: Any) -> float | None:
 def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit | None, sizes: Sequence[int]) -> Range:
     """Return an entry as a range, with the speedup and the library that its claims name."""
     seconds, claims = candidate.seconds[at], entry.claims
-    # the part of the range that the chart shows: from the least priced size on, but within the range itself. A range
-    # without an end that begins above 0 is shown from its start on
-    last = entry.stop - 1 if entry.stop else entry.start or sizes[0]
-    start = min(max(entry.start, sizes[0]), last)
-    stop = entry.stop if entry.stop is not None else max(sizes[-1], entry.start)
+    # the part of the range that the chart shows, from the least priced size on, if it is in the range
+    if entry.stop is not None:
+        start, stop = min(max(entry.start, sizes[0]), entry.stop - 1), entry.stop
+    else:  # to the largest priced size, which belongs to it
+        start, stop = entry.start or sizes[0], max(sizes[-1], entry.start)
     served_by = entry.served_by
     return Range(
         plan.collective.kind, start, stop, at, candidate, seconds,
         gap=limit.gap(at, seconds) if limit is not None else None, speedup=_number(claims.get("speedup")),
-        over=str(claims.get("over") or ""), rests_on=candidate.rests_on[at], served_by=served_by,
-        reference=str(claims.get("reference") or served_by), gap_model=limit.model if limit is not None else "",
+        over=str(claims.get("over") or ""),  # the algorithm of the library that `speedup` compares with
+        rests_on=candidate.rests_on[at], served_by=served_by,
+        reference=str(claims.get("reference") or served_by),  # the library
+        gap_model=limit.model if limit is not None else "",
         largest_gap=_number(claims.get("largest_gap")), least_speedup=_number(claims.get("least_speedup")),
         largest_speedup=_number(claims.get("largest_speedup")),
     )  # fmt: skip

@@ -208,7 +208,7 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
         name = f"({point.chunks}, {point.steps}, {point.rounds})"
         # the page lists plans by planner; here by the point's figures
         plan = Plan.of(frontier.topology, point.schedule, {"planner": name, **point.claims})
-        figures = price_plan(plan, sizes, nbytes, model, profile=None, limits=frontier.limits)
+        figures = price_plan(plan, sizes, nbytes, model, profile=None, lower_bound=frontier.limits)
         plans.append(_plan_json(plan.entries[0], figures.predictors[0], figures.ranges[0], rows))
         candidates += figures.candidates
         ranges += figures.ranges

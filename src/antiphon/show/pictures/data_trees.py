@@ -25,9 +25,9 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, list_first
 
-# shapes of a DataTree (there); ANY: the data follow no tree
-OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
-MAX_TREES_OF_ALL_ROOTS = 12  # up to this many trees of several roots are drawn, of more only those of one root
+# shapes of a DataTree
+OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, NO_TREE = "out", "in", "both", "in and out", "none"
+MAX_TREES_OF_ALL_ROOTS = 12  # up to this many trees of several roots are drawn; of more, those of one root
 
 Pair = tuple[int, int]  # parent, child
 Via = tuple[int, ...]  # switches between two ranks
@@ -55,7 +55,7 @@ class DataTree:
     """How one part of the data travels.
 
     `shape`: out of a root (OUT), in to it (IN), both over the same hops (SAME_BOTH_WAYS, drawn outwards) or over
-    different ones (IN_AND_OUT), or along no tree (ANY): then `root` is -1 and the arrows are numbered by step.
+    different ones (IN_AND_OUT), or along no tree (NO_TREE): then `root` is -1 and the arrows are numbered by step.
     """
 
     shape: str
@@ -80,6 +80,11 @@ class DataTrees:
     total: int
     root: int
     roots: int
+
+    @property
+    def has_one_of_roots(self) -> bool:
+        """Whether the trees of a single root are here, and the schedule has others."""
+        return self.root >= 0 and self.roots > 1
 
 
 def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = None) -> DataTrees:
@@ -109,23 +114,24 @@ def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = Non
 
 
 def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
-    """Return whether trees go out of the rank that has a block, or in to the one that wants it, and that rank by block.
+    """Return whether trees go OUT of the rank that has a block or IN to the one that wants it; and by block that rank.
 
-    ANY if neither is a single rank for every block (allreduce). If both are (alltoall), the side with fewer roots.
+    IN_AND_OUT if neither is a single rank for every block (allreduce). If both are (alltoall), the side with fewer
+    roots.
     """
     relation = collective.relation
     # blocks that exactly one rank has at the start (out-trees) or wants at the end (in-trees)
     holders = _single_ranks(relation.pre_block, relation.pre_rank)
     receivers = _single_ranks(relation.post_block, relation.post_rank)
     blocks = collective.blocks
-    fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, receivers)) if len(ends) == blocks]
+    fits = [(direction, ends) for direction, ends in ((OUT, holders), (IN, receivers)) if len(ends) == blocks]
 
     def count_roots(fit: tuple[str, dict[int, int]]) -> int:
         _, ends = fit
         return len(set(ends.values()))
 
     # where both fit, the one with fewer roots
-    return min(fits, key=count_roots, default=(ANY, {}))
+    return min(fits, key=count_roots, default=(IN_AND_OUT, {}))
 
 
 def _single_ranks(block: Ints, rank: Ints) -> dict[int, int]:
@@ -138,9 +144,9 @@ def _single_ranks(block: Ints, rank: Ints) -> dict[int, int]:
 
 
 def _sum_shares(
-    schedule: Schedule, rows: Sequence[Sequence[Row]], shape: str, root_of: Mapping[int, int]
+    schedule: Schedule, rows: Sequence[Sequence[Row]], direction: str, root_of: Mapping[int, int]
 ) -> dict[tuple[int, DataTree], int]:
-    """Return shares of the data by (root, tree).
+    """Return shares of the data by (root, tree). `direction`, `root_of`: the result of `_tree_ends`.
 
     Of blocks with a common root (a scatter's), chunks at the same offset are drawn as one tree, if they form one.
     """
@@ -154,12 +160,12 @@ def _sum_shares(
     shares: dict[tuple[int, DataTree], int] = defaultdict(int)
     for (root, _, share), chunk_group in chunks_at.items():
         # try to draw all chunks at the same offset as one tree, else each by itself
-        merged = data_tree_of(shape, root, [row for chunk in chunk_group for row in rows[chunk]])
-        if merged.shape != ANY or len(chunk_group) == 1:
+        merged = data_tree_of(direction, root, [row for chunk in chunk_group for row in rows[chunk]])
+        if merged.shape != NO_TREE or len(chunk_group) == 1:
             shares[merged.root if root < 0 else root, merged] += share * sum(weights[chunk] for chunk in chunk_group)
             continue
         for chunk in chunk_group:
-            tree = data_tree_of(shape, root, rows[chunk])
+            tree = data_tree_of(direction, root, rows[chunk])
             shares[tree.root if root < 0 else root, tree] += share * weights[chunk]
     return shares
 
@@ -178,15 +184,15 @@ def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
     return by_chunk
 
 
-def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
+def data_tree_of(direction: str, root: int, rows: Sequence[Row]) -> DataTree:
     """Return the tree that these rows form.
 
-    `shape` ANY stands for an allreduce: rows up to the last reduction lead in to the root, which is found here, later
-    rows lead out.
+    `direction`: OUT of the root, IN to it, or IN_AND_OUT for an allreduce: rows up to the last reduction lead in to the
+    root, which is found here, later rows lead out.
     """
     # an allreduce has two phases; the last reduction ends the first
     reduction_steps = [step for step, _, _, op, _ in rows if op == REDUCE]
-    last_reduction = max(reduction_steps, default=-1) if shape == ANY else -1
+    last_reduction = max(reduction_steps, default=-1) if direction == IN_AND_OUT else -1
     # two ranks that exchange their sums in it: the lower one counts as the root, and its row to the other leads out. If
     # several pairs exchange sums, there is no tree
     last_pairs = {(src, dst) for step, src, dst, op, _ in rows if step == last_reduction and op == REDUCE}
@@ -196,19 +202,19 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     out: dict[Pair, Via] = {}
     for step, src, dst, _, via in rows:
         leads_out = step > last_reduction or [(src, dst)] == exchanges  # the latter for the only exchange
-        if shape == IN or (shape == ANY and not leads_out):
+        if direction == IN or (direction == IN_AND_OUT and not leads_out):
             into[dst, src] = min(via, into.get((dst, src), via))
         else:
             out[src, dst] = min(via, out.get((src, dst), via))
     # the root of an allreduce is the only rank that is a parent and never a child
-    if shape == ANY:
+    if direction == IN_AND_OUT:
         top_ranks = {parent for parent, _ in into or out} - {child for _, child in into or out}
         root = min(top_ranks) if len(top_ranks) == 1 else -1
     # rank -> depth; None if the hops are not a tree below the root
     inward_depth, outward_depth = _tree_depths(root, into), _tree_depths(root, out)
     if inward_depth is None or outward_depth is None or root < 0:
         arrows_by_step = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
-        return DataTree(ANY, root=-1, arrows=tuple(sorted(arrows_by_step, key=_arrow_order)))
+        return DataTree(NO_TREE, root=-1, arrows=tuple(sorted(arrows_by_step, key=_arrow_order)))
     # reduction and broadcast over the same links are drawn as one tree
     is_mirrored = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
     kind = SAME_BOTH_WAYS if is_mirrored else OUT if not into else IN if not out else IN_AND_OUT

@@ -26,7 +26,15 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Curve, Floats, arrow_head, control_point, curve_path, trim_curve
-from antiphon.show.pictures.data_trees import ANY, IN, IN_AND_OUT, SAME_BOTH_WAYS, DataTree, DataTrees, data_trees_of
+from antiphon.show.pictures.data_trees import (
+    IN,
+    IN_AND_OUT,
+    NO_TREE,
+    SAME_BOTH_WAYS,
+    DataTree,
+    DataTrees,
+    data_trees_of,
+)
 from antiphon.show.pictures.graph import RANK, DrawnGraph, graph_of
 from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.words import plural
@@ -113,17 +121,17 @@ def check_drawable(topology: Topology) -> None:
 def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, data_trees: DataTrees) -> list[str]:
     """Return the title: what is drawn, the rate, and how the data travel in the shapes that occur."""
     count, shapes = len(data_trees.trees), {tree.shape for _, tree in data_trees.trees}
-    subject = plural(count, "part" if ANY in shapes else "tree")
-    if data_trees.root >= 0 and data_trees.roots > 1:  # of several roots, the trees of one are drawn
+    subject = plural(count, "part" if NO_TREE in shapes else "tree")
+    if data_trees.has_one_of_roots:
         subject += f" of rank {data_trees.root}, one of {data_trees.roots} roots"
     lines = [f"{schedule.collective.kind} on {topology.name}: {subject}", *_rate_lines(schedule, topology, limits)]
     if shapes == {SAME_BOTH_WAYS}:
         lines.append("each part goes up its tree to the root, adding on the way, and down the same tree again")
     elif shapes == {IN}:
         lines.append("each part goes in to the root" + ", adding on the way" * (schedule.collective.kind in COMBINING))
-    elif IN_AND_OUT in shapes and ANY not in shapes:
+    elif IN_AND_OUT in shapes and NO_TREE not in shapes:
         lines.append("each part goes in to its root along dashed arrows, adding on the way, and out along full ones")
-    elif ANY in shapes:
+    elif NO_TREE in shapes:
         lines.append("not all parts travel along trees: colours show the step; dashed arrows add")
     if count > MAX_PANELS:
         undrawn = Fraction(sum(share for share, _ in data_trees.trees[MAX_PANELS:]), data_trees.total)
@@ -149,14 +157,14 @@ def _rate_lines(schedule: Schedule, topology: Topology, limits: Bound | None) ->
 
 def _caption_text(share: int, data_trees: DataTrees, tree: DataTree) -> str:
     """Return the share of the data that a tree carries, as a fraction, and its depth."""
-    data = "its data" if data_trees.root >= 0 and data_trees.roots > 1 else "the data"
+    data = "its data" if data_trees.has_one_of_roots else "the data"
     share_text = f"all of {data}" if share == data_trees.total else f"{share}/{data_trees.total} of {data}"
-    return f"{share_text}, {plural(tree.depth, 'step') if tree.shape == ANY else f'{tree.depth} deep'}"
+    return f"{share_text}, {plural(tree.depth, 'step') if tree.shape == NO_TREE else f'{tree.depth} deep'}"
 
 
 def _make_legend(shown: Sequence[DataTree], colours: Sequence[str]) -> tuple[str, float]:
     """Return the legend of colours as SVG, and its width."""
-    has_steps = any(tree.shape == ANY for tree in shown)
+    has_steps = any(tree.shape == NO_TREE for tree in shown)
     words = "steps:" if has_steps else "root, and hops from it:"
     text_x = 0 if has_steps else 25
     elements = [] if has_steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
@@ -253,7 +261,7 @@ def _draw_panel(
 
 def _unambiguous_switches(tree: DataTree) -> set[int]:
     """Return the switches through which all arrows come from one parent: only there may arrows share a line."""
-    if tree.shape == ANY:
+    if tree.shape == NO_TREE:
         return set()
     parents: dict[int, set[int]] = defaultdict(set)
     for arrow in tree.arrows:
@@ -279,10 +287,11 @@ def _route_arrows(panel_layout: PanelLayout, tree: DataTree) -> list[DrawnArrow]
     drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
     for arrow in reversed(tree.arrows):
         nodes = [arrow.src, *(arrow.via if shared_switches.issuperset(arrow.via) else ()), arrow.dst]
-        title = f"{'step' if tree.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
+        title = f"{'step' if tree.shape == NO_TREE else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
+        # what goes in is added; a tree that only leads in needs no mark
         dashed = arrow.inwards and tree.shape != IN
         # Bend arrows of the two directions to different sides, so that they do not cover each other.
-        bend = -34.0 if tree.shape == IN_AND_OUT and dashed else 14.0 if tree.shape in (IN_AND_OUT, ANY) else 0.0
+        bend = -34.0 if tree.shape == IN_AND_OUT and dashed else 14.0 if tree.shape in (IN_AND_OUT, NO_TREE) else 0.0
         for a, b in pairwise(nodes):
             key = (a, b, arrow.number, arrow.inwards)
             if key not in drawn:
@@ -328,7 +337,7 @@ def _draw_ranks(panel_layout: PanelLayout, tree: DataTree, colours: Sequence[str
         fill, rim, ink, thick, bold = "#ffffff", rims.get(number, "#c3cad2"), "#111", 2.2, ""
         if number == tree.root:
             fill, rim, ink, bold = _ROOT, _ROOT, "#ffffff", ' font-weight="bold"'
-        elif number in rims and tree.shape == ANY:
+        elif number in rims and tree.shape == NO_TREE:
             rim = _GREY
         elif number not in rims:
             ink, thick = _PALE, 1.2

@@ -2,6 +2,7 @@
  * must not be accessed, stands for the memory of all ranks. joint.h looks up the ranks' addresses here. Part of threads.cc.
  *
  * Threading: the list has a lock; a thread caches the joint that it looked up last until `joints_version` changes.
+ *   Joints are made one at a time, by the thread that connects this process (device/memory.py).
  * Ownership: `joints` holds the memory until ad_joint_free.
  */
 #pragma once
@@ -51,6 +52,7 @@ int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
 void ad_joint_free(void *, void *memory) {
     const Joint joint = joints.take(memory);
     joints_version.fetch_add(1);
+    /* frees memory of ad_joint_new, and unmaps the shared memory of ad_joint_all, own or reached */
     for (char *address : joint.address_of) ad_memory_free(nullptr, address);
     if (joint.multicast) munmap(joint.multicast, joint.bytes);
 }
@@ -59,7 +61,8 @@ namespace {
 size_t entered_bytes = 0; /* bytes per rank of the joint memory between ad_joint_enter and ad_joint_all */
 }
 
-/* The token of a joint carries its size alone, as there is no file yet. */
+/* The token of a joint carries its size alone; -1 is in place of a descriptor, as each rank makes its shared memory
+ * later (ad_joint_own). */
 int ad_joint_make(void *, u32, size_t bytes, void *token) {
     const Token joint = {getpid(), -1, whole_steps(bytes, 64)};
     memset(token, 0, TOKEN), memcpy(token, &joint, sizeof joint);

@@ -80,7 +80,7 @@ void ap_get_needs(const ap_plan *plan, ap_needs *needs);
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error);
 
 /* Allocates the memory that a run with this type needs; otherwise the first run allocates it. */
-int ap_ready(ap_plan *plan, int type, ap_error *error);
+int ap_make_ready(ap_plan *plan, int type, ap_error *error);
 
 /* Runs all operations of this rank. `input_bytes` and `output_bytes`: the sizes of the caller's buffers; if one is smaller than
  * the plan needs, nothing is touched (AP_INVALID). In place `input` is ignored. The run ends after `timeout` seconds without
@@ -107,8 +107,9 @@ typedef struct {
     uint32_t rank; /* that makes the call */
 } ap_call_id;
 
-/* From now on each ap_run, ap_agree and ap_uneven over this wire is the call that *call identifies when it begins. A message of
- * another call ends it with AP_MISMATCH. All processes of a wire must compare calls, or none. (Wires of threads cannot.) */
+/* From now on each ap_run, ap_agree and ap_run_uneven over this wire is the call that *call identifies when it begins.
+ * A message of another call ends it with AP_MISMATCH. All processes of a wire must compare calls, or none. (Wires of
+ * threads cannot.) */
 void ap_wire_call(ap_wire *wire, const ap_call_id *call);
 /* After AP_MISMATCH: the call that the other process made. */
 void ap_wire_other_call(const ap_wire *wire, ap_call_id *other);
@@ -123,8 +124,8 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error);
  * MOVED: the data has moved. EVEN: nothing has moved, as all lengths are the same, and a plan can serve the call.
  * DISAGREED: nothing has moved, as a rank does not send what another expects. */
 enum { AP_MOVED, AP_EVEN, AP_DISAGREED };
-int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
-              double timeout, int *outcome, ap_error *error);
+int ap_run_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
+                  double timeout, int *outcome, ap_error *error);
 
 /* An event of a rank: a message, a fold (combination of values) or a whole call. Times are by the clock of its ap_trace; an end
  * of 0: it has not ended. A message begins when it is handed to the transport, and ends when the transport reports it done. */

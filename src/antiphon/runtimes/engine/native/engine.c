@@ -287,7 +287,7 @@ static int check_buffer(const ap_plan *plan, int buffer, const void *buffer_addr
 }
 
 /* Does what a run with this type needs and what can be done before it: builds the layout, allocates scratch. */
-int ap_ready(ap_plan *plan, int type, ap_error *error) {
+int ap_make_ready(ap_plan *plan, int type, ap_error *error) {
     size_t item = ap_type_size(type);
     if (!item) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
     uint64_t needed[3];
@@ -380,9 +380,9 @@ static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     return ok;
 }
 
-/* As ap_ready, and touches the memory; pauses, or stops early, as `pace` says (prefault.h). */
+/* As ap_make_ready, and touches the memory; pauses, or stops early, as `pace` says (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error) {
-    int code = ap_ready(plan, type, error);
+    int code = ap_make_ready(plan, type, error);
     if (code) return code;
     ap_prefault(plan->scratch, plan->scratch_bytes, pace);
     return prefault_stages(plan, ap_type_size(type), pace) ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");

@@ -2,8 +2,10 @@
  * other functions by name.
  *
  * Everything else is hidden (-fvisibility=hidden). Otherwise, under LD_PRELOAD, a program with its own function `ap_run`
- * would have it called in the middle of an MPI_Allreduce, or would call ours by mistake. One library serves both LD_PRELOAD
- * and Python, so it is compiled once and both run the same code.
+ * would have it called in the middle of an MPI_Allreduce, or would call ours by mistake.
+ *
+ * There is a library for MPI, which serves both LD_PRELOAD and Python, one for sockets and shared memory, and one for
+ * threads.
  *
  * Threading: a constant table. Ownership: none.
  */
@@ -32,9 +34,10 @@ static const struct {
     function at;
 } functions[] = {
     NAMED(ap_abi), NAMED(ap_open_bytes), NAMED(ap_close), NAMED(ap_describe), NAMED(ap_prepare), NAMED(ap_release),
-    NAMED(ap_get_needs), NAMED(ap_warm), NAMED(ap_split), NAMED(ap_run), NAMED(ap_agree), NAMED(ap_uneven), NAMED(ap_wire_call),
-    NAMED(ap_wire_other_call), NAMED(ap_wire_check_unreceived), NAMED(ap_wire_trace), NAMED(ap_wire_set_signals),
-    NAMED(ap_trace_moment), NAMED(ap_wire_close), NAMED(ap_fold), NAMED(ap_divide), NAMED(ap_prepare_sliced), NAMED(ap_prepare_counts),
+    NAMED(ap_get_needs), NAMED(ap_warm), NAMED(ap_split), NAMED(ap_run), NAMED(ap_agree), NAMED(ap_run_uneven),
+    NAMED(ap_wire_call), NAMED(ap_wire_other_call), NAMED(ap_wire_check_unreceived), NAMED(ap_wire_trace),
+    NAMED(ap_wire_set_signals), NAMED(ap_trace_moment), NAMED(ap_wire_close), NAMED(ap_fold), NAMED(ap_divide),
+    NAMED(ap_prepare_sliced), NAMED(ap_prepare_counts),
     NAMED(ap_learner_open), NAMED(ap_learner_close), NAMED(ap_learner_recall), NAMED(ap_learner_report), NAMED(ap_learner_update),
     NAMED(ap_learner_exchanged), NAMED(ap_learner_begin), NAMED(ap_learner_refuse), NAMED(ap_learner_restart),
     NAMED(ap_learner_arms), NAMED(ap_learner_choices), NAMED(ap_watch_open), NAMED(ap_watch_call), NAMED(ap_watch_close),

@@ -1,4 +1,5 @@
-/* Arithmetic on arrays: all types and operators of NCCL, as core/datatypes.py defines them.
+/* Shared by the files that do arithmetic on arrays: how they are compiled, and conversions of types. fold.c has all
+ * types and operators of NCCL, as core/datatypes.py defines them (ap_fold, api.h).
  *
  * Threading: no state. Ownership: all memory is the caller's; `out` may be one of the operands exactly, but not overlap one.
  */

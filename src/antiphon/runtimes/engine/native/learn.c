@@ -34,9 +34,10 @@
  * Slices are counted in quarters of the planned number (AP_PLANNED_SLICES). They are searched as Blink's MIAD does (section 4.2.1).
  * Beside the best program there are two arms of it: MORE has twice as many slices, FEWER half as many. If MORE wins, its number
  * is the program's, and MORE is twice that (multiplicative increase). If not, MORE is four times as many for one probe, as a worse
- * step may lie before a better one. After that, MORE is a quarter of the program's number less than twice as many, and each
- * further probe in vain takes such a quarter off MORE (additive decrease). From the first increase on, FEWER is that quarter below
- * the number.
+ * step may lie before a better one. After that, MORE is twice as many less a quarter of the program's number, and each
+ * further probe in vain takes such a quarter off MORE (additive decrease). From the first increase on, FEWER is the
+ * program's number less a quarter. Example: with 8 slices, MORE is 16, and in vain 32 once, then 14, 12, 10, and 16
+ * again. FEWER is 4, or 6 after an increase.
  *
  * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (8
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
@@ -64,7 +65,8 @@ static const double PROBE_GAIN = 0.95;  /* a probe must take less than this shar
 /* Credit for probes, in settled calls. Each settled call earns LASTING_CREDIT, at first FIRST_CREDIT more; a probe costs at least
  * MIN_COST. MAX_FIRST: the first time of an arm's probes counts as at most this number of settled calls. */
 static const double FIRST_CREDIT = 0.02, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
-/* A search leaves out arms whose best time ever is so many times the settled arm's: after conditions got worse; otherwise. */
+/* A search leaves out arms whose best time ever is so many times the settled arm's: after conditions got worse;
+ * otherwise. (If they got worse, the settled arm's time is the longer one of now, so the limit is nearer to it.) */
 static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
 static const double ALIKE = 0.1; /* conditions are those of a context if a call takes as long, within this share */
 /* Share by which the median may leave the usual time. */
@@ -199,7 +201,8 @@ static void begin_search(ap_learner *l, int why, int challenger) {
 
 /* MORE was no faster. After twice the program's number comes four times, for one probe; then a step less than twice, and a step less
  * each time. When it has come down to the program's number, it starts again at twice that. Four times comes only while the program
- * serves the calls: while the library does, MORE is of the program before, and comes down at once. */
+ * serves the calls: while the library does, MORE is of the program before, and comes down at once. The times of the
+ * former number stay, as an estimate by which the next probe is priced. */
 static void change_more_slices(ap_learner *l) {
     ap_candidate *more = &l->arm[more_of(l)].stats.candidate;
     const int slices = l->arm[more->program].stats.candidate.slices, doubled = 2 * slices;
@@ -476,6 +479,7 @@ void ap_learner_exchanged(ap_learner *l, double seconds) {
 
 void ap_learner_refuse(ap_learner *l) {
     const int refused = l->phase == SETTLED ? l->chosen : l->current;
+    /* MORE or FEWER only if no other program is usable; the search then settles on its program */
     int other = 0;
     while (other < arms_of(l) && (other == refused || !l->arm[other].stats.usable)) other++;
     if (other == arms_of(l)) return; /* the only one */

@@ -135,6 +135,7 @@ int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
                  ap_error *error) {
     size_t pieces = bytes > w->piece ? (bytes - 1) / w->piece + 1 : 1;
     if (pieces > MAX_PIECES) pieces = 1; /* too much for a late receiver to buffer */
+    /* `call` is NULL if calls are not compared (ap_wire_call): then no packet need say which call this is */
     const int has_packet = w->base.call != NULL, is_packed = has_packet && bytes <= PACK;
     /* is_shared: the message has several requests, and is done with the last of them */
     flight f = {.number = number, .peer = peer, .is_shared = pieces > 1 || (has_packet && !is_packed), .is_receive = !sends,

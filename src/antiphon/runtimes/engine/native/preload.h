@@ -14,7 +14,7 @@
  *   preload_buffers       types, operators and memory of a call's buffers
  *   preload_trial         first calls of unmeasured plans, compared with the library
  *   preload_bypass        the program's own entries for functions that no plan serves
- *   preload_learn         calls by the candidate that a learner chooses, instead
+ *   preload_learn         calls by the candidate that a learner chooses, in place of the table's plan
  *   preload_serve         one call: decide, run
  *   preload_init          MPI_Init, MPI_Finalize
  *   preload_measure       calls measured for `tune --on mpi`
@@ -46,7 +46,12 @@
 #define AP_VERSION ""
 #endif
 
-/* Why a call falls back to the MPI library; preload_report.c has a text for each. AP_SERVED (0): it does not. */
+/* Why a call falls back to the MPI library; preload_report.c has a text for each. AP_SERVED (0): it does not.
+ *   AP_NO_DATA            it has no bytes
+ *   AP_REFUSED            a process could not run the plan
+ *   AP_SPREAD             blocks of an alltoallv do not lie one after another, or types or counts do not match
+ *   AP_TRIED, AP_SLOWER   of an unmeasured plan's first calls this is the library's; the plan took longer in them
+ *   AP_LEARNING, AP_LEARNED   a learner tries the library; it has found it the fastest */
 enum {
     AP_SERVED, AP_BAD_ARGUMENTS, AP_ONE_PROCESS, AP_INTERCOMMUNICATOR, AP_NO_TABLE, AP_NO_DATA, AP_NO_PLAN, AP_NO_ROOT,
     AP_LIBRARY_FASTER, AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
@@ -62,7 +67,7 @@ enum { AP_TEXT = 400, AP_PATH = 1024 };          /* bytes of a message, and of a
 typedef struct {
     uint64_t min_bytes; /* unmeasured plans serve calls from this size on */
     int32_t compares;   /* whether first calls by unmeasured plans are compared with the library's (preload_trial.c) */
-    double timeout;     /* seconds; 0: none */
+    double timeout;     /* seconds that a process waits for others without progress; 0: for ever */
     uint32_t new_calls; /* the number of first calls of a communicator that the library serves */
     int32_t learns; /* candidates are chosen while the job runs (preload_learn.c); then nothing is compared by first calls */
     int32_t report;
@@ -83,6 +88,7 @@ typedef struct {
     double seconds;
 } ap_use;
 
+/* A loaded book: a table's own, or one of its books for failures. */
 typedef struct {
     ap_book *book;        /* uses `bytes` where they are */
     unsigned char *bytes; /* from malloc; `size`: their number */
@@ -101,7 +107,7 @@ typedef struct {
     int device;            /* buffers may be in the memory of a GPU: checked at each call that is served */
     int automatic;         /* there is no table yet: it comes while the job runs */
     char problem[AP_TEXT]; /* what is wrong with a table or a setting */
-    uint32_t tables;
+    uint32_t tables; /* the number of books in `table` */
     ap_table table[AP_MAX_BOOKS];
     int32_t *host; /* per process of the world, a number of its host; NULL: not needed, or not found */
     int32_t *memory_of; /* per process of the world: equal numbers share memory, -1: shares with none */
@@ -250,12 +256,18 @@ int ap_group_connect(ap_group *g, ap_error *error);
 /* Collective, at the first call of a communicator that needs agreement: agrees on what is dead, and finds the rows. False:
  * `error` is set. */
 int ap_group_agree_on_failure(ap_group *g, ap_error *error);
-/* The row that serves a call; AP_SERVED, or why there is none. */
+/* Whether a learner chooses how calls of a page are made: not if a fixed order of combining was requested, nor for
+ * alltoallvs, whose counts hardly repeat. */
+static inline int ap_is_learned(const ap_page *page) {
+    return ap_preload.set.learns && !page->ordered && page->kind != AP_ALLTOALLV;
+}
+/* The row that serves a call; AP_SERVED, or why there is none. The row may have no program if a learner chooses
+ * (ap_is_learned), among the library and the programs of other rows. */
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
 /* Staging memory `number` (AP_STAGED_...) of at least that many bytes; it belongs to the group. NULL: `error` is set. */
 void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error);
 /* Finds the rows and prepares plans for calls like these, in a copy of a communicator's group, without calling MPI, as a
- * background thread runs it. False if anything fails. */
+ * background thread runs it; `pace` (prefault.h) has it pause, or stop. False if anything fails. */
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace);
 /* Moves rows and plans from the copy to the group. */
 void ap_group_adopt(ap_group *g, ap_group *copy);
@@ -302,7 +314,8 @@ int ap_auto_close_table(void); /* from now on no table can be installed; returns
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]);
 
 typedef struct ap_background ap_background;
-/* Does work in a thread of low priority, or at once if there can be no thread. NULL: out of memory. */
+/* Does work in a thread of low priority, or at once if there can be no thread. Now and then the work asks `pace`
+ * (prefault.h) whether to pause or stop. NULL: out of memory. */
 ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), void *argument);
 int ap_background_done(const ap_background *b); /* whether the work has ended */
 void ap_background_end(ap_background *b); /* asks it to stop, waits, and frees it */
@@ -440,7 +453,7 @@ void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_fallback(int kind, int reason);
 /* Enters a call in the file for other programs. `page`: NULL: by the library. */
 void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slices, uint64_t bytes, double seconds);
-void ap_report_unused(void);
+void ap_report_unused(void); /* without a report: warns if no call ran by a plan, as the tables are for other calls */
 void ap_report(void); /* collective over the world */
 extern ap_learned *ap_learned_records;
 

@@ -157,7 +157,7 @@ void ap_rows_free(ap_rows *rows) {
 /* ---- the state of a communicator ---- */
 
 enum { MAX_PLANS = 64, MAX_LEARNING_PLANS = 256 }; /* cached plans; a learner has several for each size */
-static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls of all cached plans, which is about their scratch memory */
+static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of calls with a cached plan: about the plans' scratch memory */
 static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they could allocate the plan */
 
 /* A cache of communicators looked up by this thread, as asking MPI for an attribute takes longer than everything else. The
@@ -192,6 +192,7 @@ void ap_group_clear(ap_group *g) {
     g->plans = NULL;
 }
 
+/* `g` has neither rows nor plans: it waited for the table. */
 void ap_group_adopt(ap_group *g, ap_group *copy) {
     g->plans = copy->plans, g->rows = copy->rows, g->reason = copy->reason;
     copy->plans = NULL, copy->rows = (ap_rows){.count = 0};
@@ -278,9 +279,8 @@ int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, a
     if (number < 0) return number == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
     *row = &g->rows.row[number];
     const ap_page *page = (*row)->page;
-    /* A page without a program leaves its sizes to the library. A learner may still try plans of other tables, unless
-     * values have to be combined in the same order at all sizes (`ordered`). */
-    if (!(*row)->program && (!ap_preload.set.learns || page->ordered)) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
+    /* A page without a program leaves its sizes to the library. A learner may still try plans of other pages. */
+    if (!(*row)->program && !ap_is_learned(page)) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
     return !page->measured && bytes < ap_preload.set.min_bytes ? AP_SMALL : AP_SERVED;
 }
 
@@ -409,7 +409,7 @@ static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint32_t slices
     return NULL;
 }
 
-/* Frees the plans that were used longest ago, beyond the limits. */
+/* Frees the plans that were used longest ago, beyond the limits, but never the first, which is for this call. */
 static void drop_old_plans(ap_group *g) {
     uint64_t bytes = 0;
     int count = 0, max_count = ap_preload.set.learns ? MAX_LEARNING_PLANS : MAX_PLANS;
@@ -429,7 +429,7 @@ static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint32_t slices,
     pthread_mutex_lock(&programs);
     ap_plan *plan = ap_prepare_sliced(row->program, g->rows.me, in_place, unit, slices, error);
     pthread_mutex_unlock(&programs);
-    if (!plan || !ap_ready(plan, type, error)) return plan;
+    if (!plan || ap_make_ready(plan, type, error) == AP_OK) return plan;
     ap_release(plan);
     return NULL;
 }
@@ -476,7 +476,7 @@ ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, ui
     pthread_mutex_lock(&programs);
     ap_plan *plan = ap_prepare_counts(row->program, g->rows.me, counts, error);
     pthread_mutex_unlock(&programs);
-    int ok = plan && !ap_ready(plan, AP_UINT8, error);
+    int ok = plan && ap_make_ready(plan, AP_UINT8, error) == AP_OK;
     if (bytes >= AGREE_BYTES) {
         const int failing = first_failing_rank(g, ok, code, error);
         if (!*code && failing != INT_MAX) *refused = 1, report_failure(g, row, failing, error);
@@ -509,8 +509,8 @@ int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
 static int prepare_call(ap_group *g, const ap_recent_call *call, ap_pace *pace) {
     ap_row *row = NULL;
     ap_error error = {0, ""};
-    /* what the library serves needs no preparation */
-    if (ap_group_choose_row(g, call->kind, call->root, call->bytes, &row) != AP_SERVED) return 1;
+    /* What the library serves needs no preparation, nor does a row for a learner without a program of its own. */
+    if (ap_group_choose_row(g, call->kind, call->root, call->bytes, &row) != AP_SERVED || !row->program) return 1;
     if (row->state == AP_ROW_UNCHECKED && !try_program(g, row, &error)) return 0;
     row->state = AP_ROW_RUNS; /* if all processes succeed; otherwise all drop their preparations */
     if (ap_pause(pace)) return 0;

@@ -426,9 +426,6 @@ void ap_served_by_library(double *stopwatch) {
     left_since = 0;
 }
 
-/* Whether a learner chooses among candidates; not for plans made for a fixed order of combining. */
-static int learns(const call_state *x) { return ap_preload.set.learns && !x->row->page->ordered && !x->counts; }
-
 /* Whether first calls are to be compared with the library's: the plan is unmeasured, and was not made for a fixed order of
  * combining (which the library might not keep). */
 static int needs_trial(const call_state *x) {
@@ -456,7 +453,7 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     }
     *code = MPI_SUCCESS;
     const double began = ap_preload.set.report || ap_preload.set.watch_path[0] ? ap_now() : 0;
-    const int learning = learns(x);
+    const int learning = ap_is_learned(x->row->page);
     int reason = AP_SERVED;
     x->slices = AP_PLANNED_SLICES;
     if (learning) {

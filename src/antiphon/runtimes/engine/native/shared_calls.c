@@ -9,7 +9,8 @@
 #include "shared_types.h"
 #include "transport.h"
 
-/* The digest of a call, without the rank that names it. Odd, as 0 means that no call is compared. */
+/* The digest of a call: of its fields before `rank`, which is each process's own. Odd, as 0 means that no call is
+ * compared. */
 static uint64_t digest_of(const ap_call_id *call) {
     uint64_t words[(offsetof(ap_call_id, rank) + 7) / 8] = {0}, digest = 0x9E3779B97F4A7C15u;
     memcpy(words, call, offsetof(ap_call_id, rank));
@@ -22,6 +23,7 @@ static uint64_t digest_of(const ap_call_id *call) {
 
 void ap_shared_begin(ap_shared *s, ap_wire *wire) {
     board *own_board = board_of(s, s->me);
+    /* a call has several stages: itself, and exchanges before and after it (ap_call_id) */
     uint64_t at = (wire->current_call.number * STAGES + wire->current_call.stage) % CALLS;
     s->wire = wire, s->call = digest_of(&wire->current_call);
     own_board->last[at].call = wire->current_call, own_board->last[at].digest = s->call;
@@ -42,9 +44,9 @@ static int find_call(const ap_shared *s, uint32_t member, uint64_t digest, ap_ca
     return 0;
 }
 
-int ap_report_other_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error) {
+int ap_report_other_call(ap_shared *s, uint32_t from, uint64_t call_digest, ap_error *error) {
     ap_call_id other;
-    if (find_call(s, from, call, &other)) return ap_compare(s->wire, &other, error);
+    if (find_call(s, from, call_digest, &other)) return ap_compare(s->wire, &other, error);
     return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* too far ahead or behind for its board */
 }
 
@@ -67,7 +69,7 @@ int ap_shared_check_members(ap_shared *s, ap_error *error) {
         if (i == s->me) continue;
         for (uint64_t stage = 0; stage < STAGES && !code; stage++)
             if (read_board(s, i, s->wire->current_call.number * STAGES + stage, &other))
-                code = ap_compare_loosely(s->wire, &other, error);
+                code = ap_compare_loosely(s->wire, &other, error); /* a call of another number is no error */
         if (!code && gave_up(s, i) && ap_shared_has_messages_with(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
     }

@@ -1,5 +1,5 @@
-/* ap_uneven (api.h): an alltoall of uneven lengths, without a plan. First the ranks check that every receiver expects the
- * length that its sender sends. The outcome is the same at all ranks:
+/* ap_run_uneven (api.h): an alltoall of uneven lengths, without a plan. First the ranks check that every receiver
+ * expects the length that its sender sends. The outcome is the same at all ranks:
  *   AP_MOVED      the data has moved
  *   AP_EVEN       all lengths are equal: no data has moved, and the caller can run a plan
  *   AP_DISAGREED  a receiver expects another length: no data has moved
@@ -104,7 +104,7 @@ static int exchange_data(ap_wire *wire, uint32_t me, unsigned char *from, const 
     return exchange_messages(wire, messages, count, timeout, error);
 }
 
-int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
+int ap_run_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
               double timeout, int *outcome, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     summary all = {0, 0};
