@@ -234,6 +234,11 @@ def test_a_runner_up_that_nccl_beats_is_not_written(broadcast: antiphon.Tuning) 
         "nvls cannot be written, and no runner-up that can be is clearly faster than NCCL: left to NCCL"
         in files.notes[0]
     )
+    alone = replace(broadcast.plan, entries=(replace(entries[number], start=0, stop=None),))
+    with pytest.raises(
+        NotFound, match="nothing to write: broadcast from 0B: nvls cannot be written"
+    ):  # why, not "as good"
+        antiphon.export(alone, "msccl-xml")
 
 
 def test_the_price_of_row_by_row_stands_beside_its_option() -> None:

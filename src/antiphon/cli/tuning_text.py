@@ -28,7 +28,7 @@ from antiphon.select.tuning import FailureTuning
 from antiphon.select.verdict import is_even
 from antiphon.show import words
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, table, time_column, under_names
-from antiphon.show.ranges import group_ranges, range_cells
+from antiphon.show.ranges import group_ranges, range_cells, row_ends
 from antiphon.units import format_size
 
 MAX_OPTIONS = 3  # candidates with the same reason that are listed
@@ -330,7 +330,7 @@ def _best_of_ours(tuning: Tuning) -> list[str]:
     for r in ranges:
         choice = [r.over or "-", words.ratio(r.speedup)] if has_library else []
         name, basis = words.candidate_text(r.candidate), r.rests_on.removeprefix("calibrated by ")
-        rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), time_text(r.seconds), *choice, basis])
+        rows.append([*row_ends(r.start, r.stop), name, format_size(r.at), time_text(r.seconds), *choice, basis])
     (head_lines, *row_lines), _ = fitted_rows(head, rows, ("library's choice", "speedup", "at"))
     return [*head_lines, *under_names(groups, row_lines)]
 

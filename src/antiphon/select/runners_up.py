@@ -26,7 +26,7 @@ from antiphon.cost import predict
 from antiphon.cost.nccl.accuracy import error_at, is_clearly_faster
 from antiphon.cost.nccl.layout import count_nodes
 from antiphon.cost.nccl.library import find_library_model
-from antiphon.errors import AntiphonError, NotFound, Unsupported
+from antiphon.errors import AntiphonError, NotFound, Unsupported, list_first
 from antiphon.formats import emit
 from antiphon.options import name_with_options
 from antiphon.registry import find
@@ -41,7 +41,7 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
     """Return the plan with runners-up in place of schedules that format `name` cannot express, and a note for each.
 
     `options`: of the format. If no runner-up is faster than the GPU library, its sizes are left to that library. Raises
-    Unsupported if a range lists no runners-up, as it was not tuned.
+    Unsupported if a range lists no runners-up, as it was not tuned, and NotFound if the library is left with all sizes.
     """
     entries, notes = list[Entry](), list[str]()
     for entry in plan.entries:
@@ -54,6 +54,8 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
         substitute, note = _find_substitute(plan, entry, name, options)
         entries.append(substitute)
         notes.append(f"{plan.collective.kind} from {format_size(entry.start)}: {note} ({fault})")
+    if notes and all(entry.served_by in GPU_LIBRARIES for entry in entries):
+        raise NotFound(f"{name}: nothing to write: {list_first(notes, limit=1)}")
     return replace(plan, entries=tuple(entries)), notes
 
 

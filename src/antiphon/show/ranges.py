@@ -38,8 +38,7 @@ def range_cells(groups: RangeGroups) -> tuple[list[str], list[list[str]]]:
     rows = []
     for group in groups:
         r = group[-1]
-        start, stop = words.ends_text(group[0].start, r.stop)
-        # "-": one size, which is the end, too, except where ">4MB" means one byte more than 4 MB
+        start, stop = row_ends(group[0].start, r.stop)
         stop = start if stop == "-" and start[0] != ">" else stop
         use = [words.use_text(r)] if has_library else []
         algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
@@ -49,6 +48,13 @@ def range_cells(groups: RangeGroups) -> tuple[list[str], list[list[str]]]:
         rows.append([start, stop, *use, algorithm, format_size(r.at), time, gap, *speedup])
     use, speedup = ["use"] if has_library else [], ["speedup"] if has_speedup else []
     return ["from", "to", *use, "algorithm", "at", f"time {unit}", "gap", *speedup], rows
+
+
+def row_ends(start: int, stop: int) -> tuple[str, str]:
+    """Return the cells of a row for sizes from `start` to below `stop`; of a row for one size, both are that size."""
+    first, last = words.ends_text(start, stop)
+    # "-": one size, which is the end, too, except where ">4MB" means one byte more than 4 MB
+    return first, first if last == "-" and first[0] != ">" else last
 
 
 def _time_of_choice(r: Range) -> float:

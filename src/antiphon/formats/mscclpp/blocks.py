@@ -489,12 +489,11 @@ def gpus_of(
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayout, list[GpuText]]:
-    """Return addresses and the text of all ranks, for data in packets."""
+    """Return addresses and the text of all ranks, for data in packets. Calls use the halves of scratch in turn."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     layout, gpus = _fit_blocks(ends, blocks, packets.split_streams, chunk_bytes=0)
-    total = int(layout.sizes.sum() + layout.sizes[:, SCRATCH].sum())  # scratch is double: calls use its halves in turn
-    if total > MOST_CELLS:
+    if (total := int(layout.sizes.sum() + layout.sizes[:, SCRATCH].sum())) > MOST_CELLS:
         raise Unsupported(f"{BACK_END}: {total} chunks and packets, of at most {MOST_CELLS}")
     return layout, gpus
 
