@@ -229,6 +229,13 @@ def test_bad_runs(capsys: Capture) -> None:
     assert "ranks" in complaint(capsys, "verify", "plan.json", "--topology", "ring:ranks=4")
 
 
+def test_a_run_under_torch_starts_its_own_processes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    a_plan(capsys)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")  # as torchrun sets it
+    assert "without torchrun" in complaint(capsys, "run", "plan.json", "--nbytes", "1KB", "--on", "torch")
+
+
 @pytest.mark.parametrize(
     "text",
     [

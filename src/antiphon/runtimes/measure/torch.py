@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +26,11 @@ class Torch(Runtime):
     def ready(self, how: How) -> None:
         if find_spec("torch") is None:
             raise Missing("to run under PyTorch needs the package torch: pip install 'antiphon[torch]'")
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            raise Invalid(
+                "--on torch: starts its processes itself, on this host; start it without torchrun, or let the job "
+                "measure: ANTIPHON_LEARN=1 ANTIPHON_LEARNED=learned.txt torchrun ..."
+            )
         library("sockets", how.compiler)
 
     def run(
