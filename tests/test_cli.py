@@ -81,6 +81,8 @@ def test_run_keys(capsys: Capture) -> None:
         assert row["nbytes"] == 100_000
     for size in ("0", "1f32", "7f32"):
         assert answer(capsys, "run", "plan.json", "--nbytes", size)["rows"][0]["correct"]
+    assert run(["run", "plan.json", "--nbytes", "1KB"]) == 0
+    assert "all ranks in one process" in " ".join(capsys.readouterr().out.split())  # its times say little
     several = answer(capsys, "run", "plan.json", "--nbytes", "1KB:16KB:4")["rows"]
     assert [row["nbytes"] for row in several] == [row["nbytes"] for row in antiphon.run("plan.json", "1KB:16KB:4")]
 

@@ -25,7 +25,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.synth import work
-from antiphon.show.frontier import POINT_HEAD, frontier_text, point_rows
+from antiphon.show.frontier import POINT_HEAD, frontier_text, point_line, point_rows
 from antiphon.units import parse_size
 
 MACHINE = "dgx1v_sccl"
@@ -157,6 +157,7 @@ def test_what_is_proved_of_halves_is_not_said_of_the_whole(monkeypatch: pytest.M
     assert "proved-optimal, of halves" in said
     assert "no allgather with S = 2 has R/C below 3/2" in said
     assert "An allreduce that is made otherwise may be better" in said
+    assert "halves of 2 steps" in point_line(half)  # no proof about all allreduces
 
 
 @pytest.mark.slow
@@ -198,7 +199,7 @@ def test_progress_is_on_stderr(capsys: Capture) -> None:
     assert run(["frontier", "reducescatter", MACHINE, "--planner", "sccl:steps=2"]) == 0
     err = capsys.readouterr().err
     assert "planned as an allgather of the machine with all links turned" in err
-    assert "trying C = 2, S = 2, R = 3; proved for S = 2: R/C >= 3/2" in err
+    assert "trying allgather: C = 2, S = 2, R = 3; proved for S = 2: R/C >= 3/2" in err
     assert "found (C, S, R) = (16, 2, 3), R/C = 3/16: proved-optimal" in err
 
 

@@ -130,10 +130,10 @@ def test_predictions_on_a_narrow_terminal(capsys: Capture, monkeypatch: pytest.M
 
 
 def test_bound_says_by_which_model_tune_computes_gaps(capsys: Capture) -> None:
-    note = "tune's gaps use another bound: --model calls"
+    note = "The gaps of tune are over another bound: --model calls"
     assert note in " ".join(printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB").split())
     assert note not in printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB", "--model", "calls")
-    assert "tune's gaps" not in printed(capsys, "bound", "allreduce", "ring:ranks=4", "--nbytes", "1MB")
+    assert "gaps of tune" not in printed(capsys, "bound", "allreduce", "ring:ranks=4", "--nbytes", "1MB")
 
 
 def test_equal_errors_of_all_sizes_are_stated_once(capsys: Capture) -> None:
@@ -156,8 +156,8 @@ def test_verify_says_what_it_did_not_check(capsys: Capture) -> None:
 
 def test_degrade_names_the_next_commands(capsys: Capture) -> None:
     lines = printed(capsys, "topology", "degrade", "dgx1v", "--drop", "0-1", "-o", "broken.json").splitlines()
-    assert lines[-3:] == [
-        "  next:",
+    assert lines[-3].startswith("  next:")
+    assert lines[-2:] == [
         "    antiphon tune allreduce broken.json --against dgx1v",
         "    antiphon plan --repair OLD.json broken.json -o new.json",
     ]

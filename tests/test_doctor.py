@@ -14,7 +14,7 @@ from antiphon.runtimes import inventory
 from antiphon.runtimes.inventory import list_workflows, look_here
 
 NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
-NCCL, RACE = "NCCL's algorithms, by logs of nccl-tests", "NCCL's settings, timed by Antiphon"
+NCCL, RACE = "NCCL's algorithms, by runs of nccl-tests here", "NCCL's settings, timed by Antiphon"
 
 
 def files(root: Path, contents: dict[str, str]) -> None:

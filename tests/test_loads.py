@@ -19,6 +19,7 @@ from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+import antiphon
 from antiphon.core import loads as module
 from antiphon.core.collective import Collective
 from antiphon.core.example import machine, of_rows, star
@@ -28,6 +29,7 @@ from antiphon.core.schedule import COPY, Chunks, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.cost import Predictor
 from antiphon.cost.steps import latencies_of
+from antiphon.select import exact_rounds, figures_of
 from antiphon.topologies import topology
 
 UNIT = LinkType("nvlink", Fraction(1))
@@ -257,3 +259,16 @@ def test_nothing_to_send() -> None:
     )
     assert timeline(weightless, chain(2)).total == 0
     assert claims(weightless, chain(2)) == {"chunks": 3, "steps": 3, "rounds": 0, "transfers": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine", "planner"), [("alltoall", "mesh:dims=3x3", "flows"), ("allreduce", "dgx1v", "trees")]
+)
+def test_rounds_that_are_not_rounded_up_are_the_time_on_the_links(kind: str, machine: str, planner: str) -> None:
+    """Of unequal chunks R/C is more than that."""
+    plan = antiphon.plan(kind, machine, planner=planner, options={"steps": 7})
+    figures, schedule = figures_of(plan), plan.entries[0].schedule
+    exact = exact_rounds(schedule, plan.topology)
+    assert exact <= figures["rounds"]
+    bound = antiphon.bound(kind, machine)
+    assert float(exact / figures["chunks"] / bound.inverse) == pytest.approx(figures["bandwidth_gap"])

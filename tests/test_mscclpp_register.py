@@ -1,6 +1,7 @@
 """register.py against a stand-in that chooses as MSCCL++ is documented to: the right plan at all ranks, or none."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,23 @@ def test_calls_above_2_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "serves calls of up to 1431655760B only: offsets have 32 bits",
         "serves calls of up to 0B only: offsets have 32 bits",
     ]
+
+
+@pytest.mark.parametrize(("ranks", "serves"), [(3, "; serves only multiples of 96 bytes, no power of two"), (4, "")])
+def test_files_state_the_sizes_that_they_serve(tmp_path: Path, ranks: int, serves: str) -> None:
+    plan = antiphon.plan("allreduce", f"ring:ranks={ranks}", planner="ring")
+    schedule = plan.entries[0].schedule
+    plan = Plan(
+        plan.topology,
+        plan.collective,
+        (Entry(0, 65537, schedule), Entry(65537, 2**17, schedule), Entry(2**17, None, schedule)),
+    )
+    written = antiphon.export(plan, "mscclpp-json", tmp_path)
+    assert written.purposes["plan1.json"] == f"allreduce >64KiB to 128KiB{serves}"
+    narrow = replace(plan, entries=(Entry(0, 97, schedule), Entry(97, 100, schedule), Entry(100, None, schedule)))
+    purposes = antiphon.export(narrow, "mscclpp-json").purposes
+    assert "serves no call" in purposes["plan1.json"]  # no multiple of 96 or 128 bytes
+    assert purposes["plan2.json"] == f"allreduce from 100B on{serves}"
 
 
 def test_a_broadcast_serves_its_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

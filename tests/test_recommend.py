@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,16 @@ def test_the_verdict_is_of_all_sizes_evaluated(broadcast: antiphon.Tuning) -> No
     assert verdict_of(rows).partition("(")[2] == broadcast.verdicts["broadcast"].partition("(")[2]
 
 
+def test_the_errors_that_decide_are_printed(broadcast: antiphon.Tuning) -> None:
+    """They differ by size, and so may the advice for sizes next to each other."""
+    assert broadcast.library is not None
+    errors = [error_at("broadcast", size, broadcast.library.layout.nodes) for size in broadcast.sizes]
+    texts = dict.fromkeys(f"{error * 100:.0f} %" for error in errors if error is not None)
+    assert len(texts) > 1
+    said = " ".join(tuning_text(broadcast).split())
+    assert all(text in said.partition("model's error")[2] for text in texts)
+
+
 def test_nothing_is_left_to_a_library_of_which_no_model_is_known() -> None:
     """Ours stand in for NCCL there: what they take says nothing of NCCL's own times."""
     for options in ({"model": "alpha-beta"}, {"nccl": False}):
@@ -135,7 +146,10 @@ def test_exports_leave_out_what_is_left_to_nccl(broadcast: antiphon.Tuning, name
     served = [i for i, entry in enumerate(broadcast.plan.entries) if entry.served_by]
     assert served
     assert not numbers & set(map(str, served))
-    assert any(note.startswith("left to NCCL, which is as good: broadcast from") for note in files.notes)
+    assert any(note.startswith("left to NCCL, which is as good: broadcast ") for note in files.notes)
+    runs = [start for before, start in pairwise([-2, *served]) if start != before + 1]
+    (note,) = [note for note in files.notes if note.startswith("left to NCCL")]
+    assert note.count(", ") - 1 == len(runs) - 1  # neighbouring ranges are one
     left = [replace(e, claims={**e.claims, "served_by": "nccl"}) for e in broadcast.plan.entries]
     with pytest.raises(NotFound, match="NCCL's own choice is as good for broadcast at all sizes: nothing to write"):
         antiphon.export(replace(broadcast.plan, entries=tuple(left)), name)

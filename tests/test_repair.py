@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -265,9 +266,12 @@ def test_a_table_of_several_schedules_is_repaired_by_the_command(
     entries = antiphon.load("new.json").entries
     assert len(entries) > 1
     assert lines[0].endswith(f"of {len(entries)} schedules")
-    rows = [line.split()[-3:] for line in lines if " of " in line][1:]
+    rows = [line.split() for line in lines if re.search(r" \d+ of \d+ ", line)][1:]
     repaired = [entry.claims["repaired"] for entry in entries]
-    assert rows == [[str(claim["kept"]), "of", str(claim["transfers"])] for claim in repaired]
+    assert [row[-4:-1] for row in rows] == [[str(claim["kept"]), "of", str(claim["transfers"])] for claim in repaired]
+    # what serves a range stays as in the old plan, and how good the new one is has a column
+    assert [row[2] for row in rows] == ["NCCL" if entry.served_by else "Antiphon" for entry in entries]
+    assert [row[-1] for row in rows] == [f"{entry.claims['bandwidth_gap']:.3g}x" for entry in entries]
     assert run(["verify", "new.json", "--proof"]) == 0
 
 

@@ -292,6 +292,20 @@ def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, st
     return texts[0], texts[1]
 
 
+def range_text(start: int, stop: int | None) -> str:
+    """Write the range from `start` to below `stop` (None: no end) in words.
+
+    >>> range_text(0, 4096), range_text(16385, 2**19), range_text(2**23 + 1, None), range_text(2**23, None)
+    ('up to 4KiB', '>16KiB to 512KiB', 'above 8MiB', 'from 8MiB on')
+    """
+    first, last = format_ends(start, stop)
+    if not start:
+        return f"up to {last}" if stop is not None else "all sizes"
+    if stop is not None:
+        return f"{first} to {last}"
+    return f"above {first[1:]}" if first.startswith(">") else f"from {first} on"
+
+
 def format_bandwidth(bytes_per_second: Number | float) -> str:
     """Write a bandwidth in four digits and a unit: 25 GB/s."""
     value = float(bytes_per_second)

@@ -318,7 +318,8 @@ def export(
             verified, notes = replace_unwritable(verified, name, options)
         emitted = emit(verified, name, nbytes=nbytes, options=options)
     if folder is not None:
-        return format_files.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])
+        written = write_emitted(emitted, name, os.fspath(folder))
+        return format_files.Written(written, [*notes, *emitted.notes], emitted.purposes)
     texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
              for file, text in emitted.items()}  # fmt: skip
-    return format_files.Files(texts, [*notes, *emitted.notes])
+    return format_files.Files(texts, [*notes, *emitted.notes], emitted.purposes)

@@ -70,7 +70,12 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     lines += _lines_by_sizes(
         rows, "model", lambda row: f"{row['model']}, {row['rests_on'].replace(CALIBRATED, PUBLISHED, 1)}"
     )
-    return "\n".join([*lines, *_lines_by_sizes(rows, "note", lambda row: row["note"])])
+    return "\n".join([*lines, *_lines_by_sizes(rows, "note", _note_text)])
+
+
+def _note_text(row: Mapping[str, Any]) -> str:
+    """Return the note of a prediction without the remarks that its line "model" has, too."""
+    return "; ".join(remark for remark in row["note"].split("; ") if remark not in row["rests_on"].split("; "))
 
 
 def _title_lines(rows: Sequence[Mapping[str, Any]], planners: Sequence[str]) -> list[str]:
@@ -122,11 +127,11 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
         choice, (alternative, seconds) = f"{row['algorithm']} {row['protocol']}", _next_best(row)
         error = "?" if row["error"] is None else f"{row['error']:.0%}"
         figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), error, *_speed_cells(row)]
-        cells.append([*figures, choice, row["mostly"], alternative, time_text(seconds)])
+        cells.append([*figures, choice, row["mostly"].removeprefix("its "), alternative, time_text(seconds)])
     meanings = {
-        "error": "median of the model on machines that it was not fitted to (?: no measurements)",
-        "mostly": "largest term of the time",
-        "alternative": "fastest other choice",
+        "error": "median deviation from measured times on machines that the model was not fitted to (?: none)",
+        "mostly": "largest term of that time (hops: latency; wire, cards: bandwidth; ramp: slower first bytes)",
+        "alternative": "fastest other choice, and its time",
     }
     lines = _fitted_table(head, cells, [f"its {unit}", "alternative", "mostly", SPEEDS[0]], meanings)
     lines += _lines_by_sizes(rows, "error above the model's aim", lambda row: row["error_above_aim"] or "")
@@ -163,7 +168,7 @@ def _multiprocessor_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     if counts:
         lines += paragraph(
-            f"SMs of each GPU, taken at most while it runs (small calls take fewer): {', '.join(counts)}", rest="    "
+            f"SMs of each GPU that a call occupies at most (a small call fewer): {', '.join(counts)}", rest="    "
         )
     with_copy_engines = [row for row in rows if row["without_sms"] is not None]
     if with_copy_engines:

@@ -14,7 +14,7 @@ from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_bandwidth
 
 # Rows of the last table that list programs: (label, key of the inventory of `antiphon.doctor`)
-PROGRAM_ROWS = (("MPI", "mpi"), ("MPI launchers", "launchers"), ("compilers", "compilers"))
+PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compilers"))
 
 
 def doctor_command() -> None:

@@ -43,7 +43,10 @@ def export_command(
         check_folder(out, parents=True)
     with working(f"writing {to}"):
         written = export(plan_file, to, out, nbytes=size, options=options, collective=collective)
-    notes = list(getattr(written, "notes", ()))
+    notes = list(written.notes)
     rows = [{"file": str(path), "bytes": count} for path, count in written]
-    text = "\n".join([*(f"written: {path} ({format_size(count)})" for path, count in written), *notes])
-    emit({"backend": to, "files": rows, "notes": notes}, text)
+    lines = []
+    for path, count in written:
+        purpose = written.purposes.get(path.name, "")
+        lines.append(f"written: {path} ({format_size(count)}){purpose and f': {purpose}'}")
+    emit({"backend": to, "files": rows, "notes": notes}, "\n".join([*lines, *notes]))

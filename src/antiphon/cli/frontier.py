@@ -14,15 +14,17 @@ from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
 
 FrontierOutputs = Annotated[list[Path] | None, arg.output_option("frontier")]
-# Collective that is searched as another one -> what C, S and R of the points in the progress lines refer to
+# Collective that is searched as another one -> what that is, and its name in the lines of candidates that are tried
 _SEARCH_NOTES = {
-    "reduce": "a reduce is planned as a broadcast of the machine with all links turned, run backwards; C, S and R "
-    "below are those of that",
-    "reducescatter": "a reducescatter is planned as an allgather of the machine with all links turned, run backwards; "
-    "C, S and R below are those of that",
-    "allreduce": "an allreduce is first planned as two halves, an allgather and one run backwards; C, S and R of its "
-    "progress are those of the allgather. Then all forms are searched",
-}
+    "reduce": ("a reduce is planned as a broadcast of the machine with all links turned, run backwards", "broadcast"),
+    "reducescatter": (
+        "a reducescatter is planned as an allgather of the machine with all links turned, run backwards", "allgather"
+    ),
+    "allreduce": (
+        "an allreduce is first planned as two halves, an allgather and one run backwards; then all forms are searched",
+        "allgather half",
+    ),
+}  # fmt: skip
 
 
 def frontier_command(
@@ -56,11 +58,18 @@ def frontier_command(
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
     # tell: lines that may be overwritten; keep: lines that stay
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
+        searched = ""  # the collective of the candidates that are tried, if it is not the points'
+
+        def tell_candidate(line: str) -> None:
+            tell(line.replace("trying ", f"trying {searched}: ", 1) if searched else line)
+
         if planner == "sccl" and target.kind in _SEARCH_NOTES:
-            keep(_SEARCH_NOTES[target.kind])
+            note, searched = _SEARCH_NOTES[target.kind]
+            keep(note)
         result = frontier(
             target, machine, planner=planner, seed=seed, effort=effort, **limits, options=options,
-            budget=seconds, progress=tell, on_point=lambda point: keep(point_line(point)), in_own_process=True,
+            budget=seconds, progress=tell_candidate, on_point=lambda point: keep(point_line(point)),
+            in_own_process=True,
         )  # fmt: skip
     if result.stopped is not None:
         say(f"stopped early: {result.stopped}; the best so far follows")

@@ -49,7 +49,16 @@ from antiphon.show.terminal import add_picture, link_map
 from antiphon.show.text import memory_lines, topology_text
 from antiphon.topologies.degraded import ITEMS, connected_parts
 from antiphon.topologies.spec import KEYS_WITH_UNITS
-from antiphon.units import exact, format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
+from antiphon.units import (
+    exact,
+    format_bandwidth,
+    format_seconds,
+    format_size,
+    parse_ranks,
+    plain,
+    ranks_text,
+    size_family,
+)  # fmt: skip
 
 
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
@@ -289,7 +298,8 @@ def degrade_command(
 def _next_lines(intact: str, broken: str) -> list[str]:
     """Return the commands that report what a failure costs, and that repair a plan."""
     against = shlex.join(["antiphon", "tune", "allreduce", broken, "--against", intact])
-    return ["  next:", f"    {against}", f"    antiphon plan --repair OLD.json {shlex.quote(broken)} -o new.json"]
+    title = paragraph("next: plan anew and see what the failure costs, or repair an old plan:")
+    return [*title, f"    {against}", f"    antiphon plan --repair OLD.json {shlex.quote(broken)} -o new.json"]
 
 
 def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
@@ -332,7 +342,7 @@ def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
     lost = [f"ranks {ranks_text(sorted(before - after))} lost"] if before - after else []
     damage = compare_links(intact, machine, frozenset(after))
     if damage.total:
-        lost.append(f"{damage.total} link{'s' * (damage.total != 1)} lost or slower")
+        lost.append(f"{damage.total} link{'s' * (damage.total != 1)} lost or slower (both directions count once)")
     state = f"{len(components)} parts" if len(components) > 1 else "all connected"
     lines = paragraph(
         f"{', '.join(lost) or 'unchanged'}; {len(after)} of {intact.ranks} ranks remain, {state}", first=""
@@ -384,9 +394,10 @@ def _least_time_lines(times: Mapping[int, float], limits: Bound, model: str, mod
     if not times:
         return []
     rest = "" if model == "alpha-beta" else ", and what else the model charges per message and call"
-    note = f"the rest: latency{rest}"
-    note += f"; tune's gaps use another bound: --model {model_of_tune}" if model != model_of_tune else ""
-    width = max(len(format_size(size)) for size in times)
-    rows = [f"    {format_size(size):>{width}}   {format_seconds(seconds)}" for size, seconds in times.items()]
+    note = f"the rest: latency, and links that are idle in the first and last steps{rest}"
+    note += f". The gaps of tune are over another bound: --model {model_of_tune}" if model != model_of_tune else ""
+    family = size_family(times)
+    width = max(len(format_size(size, family)) for size in times)
+    rows = [f"    {format_size(size, family):>{width}}   {format_seconds(seconds)}" for size, seconds in times.items()]
     rows = [f"{r} (on the links {format_seconds(float(limits.seconds(n)))})" for r, n in zip(rows, times, strict=True)]
     return [f"  least time by the model `{model}`:", *rows, *paragraph(note)]

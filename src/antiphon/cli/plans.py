@@ -22,12 +22,12 @@ from antiphon.core.collective import Collective, kind_named
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
-from antiphon.select import SeveralOrders, every_plan, figures_of
+from antiphon.select import SeveralOrders, every_plan, exact_rounds, figures_of
 from antiphon.show.columns import LABEL_INDENT, paragraph, table
 from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import labelled, plan_text
-from antiphon.show.words import options_text
+from antiphon.show.words import library_name, options_text, ratio
 from antiphon.units import format_ends, format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 
 PlanOutputs = Annotated[list[Path] | None, arg.output_option("plan")]
@@ -219,7 +219,7 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path])
     """Write a plan of one schedule to these files, and return its description."""
     (entry,) = plan.entries
     provenance = entry.schedule.provenance
-    lines = [plan_text(figures)]
+    lines = [plan_text(figures, exact_rounds(entry.schedule, plan.topology))]
     if provenance.get("options"):
         lines += labelled("options", options_text(provenance["options"]))
     if provenance.get("certificate") is not None and "optimality" in figures:
@@ -242,13 +242,19 @@ def _save_verified(plan: Plan, out: Sequence[Path]) -> list[str]:
 
 
 def _repaired_ranges(plan: Plan) -> list[str]:
-    """Return a table of the ranges of a repaired plan: who planned the old schedule, and how much of it was kept."""
+    """Return a table of the ranges of a repaired plan: how much was kept of the old one, and the new gap."""
     rows = []
     for entry in plan.entries:
         repaired = entry.claims["repaired"]
         ends = format_ends(entry.start, entry.stop)
-        rows.append([*ends, str(repaired["planner"]), f"{repaired['kept']} of {repaired['transfers']}"])
-    return table(["from", "to", "old planner", "transfers kept"], rows)
+        use = library_name(entry.served_by) if entry.served_by else "Antiphon"
+        kept_text = f"{repaired['kept']} of {repaired['transfers']}"
+        rows.append([*ends, use, str(repaired["planner"]), kept_text, ratio(entry.claims["bandwidth_gap"])])
+    note = "use: as in the old plan; gap: time on the links / lower bound for this machine" + (
+        "; 0 kept: planned anew, as that is faster than a repaired schedule, or none could be repaired"
+        if any(not entry.claims["repaired"]["kept"] for entry in plan.entries) else ""
+    )  # fmt: skip
+    return table(["from", "to", "use", "old planner", "transfers kept", "gap"], rows) + paragraph(note)
 
 
 def _check_options(context: typer.Context, option: str, allowed: Collection[str], pictures: Sequence[Path]) -> None:

@@ -12,6 +12,8 @@ from antiphon.show.columns import fitted_rows, paragraph, time_column
 from antiphon.units import format_size, size_family
 
 Row = Mapping[str, Any]
+IN_PROCESS = ("local", "threads")
+NUMPY_NOTE = "NumPy: the results of all ranks, computed directly from their inputs"
 MAX_MB_RATE = 1e8  # bytes per second below which bandwidths are in MB/s
 
 
@@ -36,9 +38,19 @@ def rows_text(rows: Sequence[Row]) -> str:
     head, cells = [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
     fitted, _ = fitted_rows(head, cells, least_useful=(f"algbw {unit}", "over predicted", f"busbw {unit}"))
     lines = [line for row in fitted for line in row]
+    legend = paragraph("; ".join(_legend_texts(rows[0]["on"], library)))
     choices = [f"  {line}" for line in choice_lines(rows)]
     notes = _lab_notes(rows) if "links" in rows[0] else []  # only rows of a lab have the loads of links
-    return "\n".join([*lines, *choices, *notes])
+    return "\n".join([*lines, *legend, *choices, *notes])
+
+
+def _legend_texts(on: str, library: str) -> list[str]:
+    """Return where the ranks ran if in one process, and what the times of NumPy are."""
+    where = (
+        f"on {on}: all ranks in one process of this computer, to check the result; the times say nothing about the "
+        "plan's machine (antiphon list runtimes: others)"
+    )
+    return [where] * (on in IN_PROCESS) + [NUMPY_NOTE] * (library == "NumPy")
 
 
 def choice_lines(rows: Sequence[Row]) -> list[str]:

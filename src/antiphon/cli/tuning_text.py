@@ -21,7 +21,9 @@ from statistics import median
 from typing import Any
 
 from antiphon.core.topology import Topology
-from antiphon.cost.basis import CALLS, NOT_CALIBRATED
+from antiphon.cost.basis import BORROWED, CALLS, NOT_CALIBRATED
+from antiphon.cost.nccl.accuracy import errors_text
+from antiphon.cost.nccl.choice import AT_ONCE
 from antiphon.errors import list_first
 from antiphon.select import Range, Tuning, Tunings, format_switch_uses
 from antiphon.select.tuning import FailureTuning
@@ -37,7 +39,6 @@ LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that are dropped on 
 CUT_OFF = "impossible: cuts off a rank"  # instead of the slowdown after a failure
 NO_GAIN = 1.0005  # a speedup up to this is 1.00 as it is printed, and so has no size at which it is largest
 EXPLAIN_HINT, SAVE_HINT = "--explain shows more", "-o plan.json writes the plan"
-EVEN_NOTE = " (~1: differs by less than the model's error)"
 OPTIONS_HINT = "antiphon list planners NAME explains options"
 
 
@@ -184,16 +185,24 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     ranges = [r for tuning in tunings for r in tuning.ranges]
     # the first sentence states the gaps and speedups of all sizes; do they go beyond those of the rows?
     covers_more = any((r.largest_gap, r.largest_speedup) != (r.gap, r.speedup) for r in ranges if not r.served_by)
-    coverage = " (in the first sentence: all)" if covers_more else ""
-    texts = {"from, to": "", "#2": "", "at": f"size that the figures are for, the largest evaluated{coverage}"}
+    inner_sizes = [size for tuning in tunings for size in tuning.sizes[1:-1]]
+    evaluated = ["powers of two and both ends"] if inner_sizes and not any(n & (n - 1) for n in inner_sizes) else []
+    evaluated += ["in the first sentence: all"] if covers_more else []
+    sizes = f" ({'; '.join(evaluated)})" if evaluated else ""
+    texts = {"from, to": "", "#N": "", "at": f"size that the figures are for, the largest evaluated{sizes}"}
     shares_ends = any(before.collective == r.collective and before.stop == r.start for before, r in pairwise(ranges))
-    texts["from, to"] = "a size in two rows belongs to the second" if shares_ends else ""
+    is_single = any(r.stop == r.start + 1 and not r.served_by for r in ranges)
+    end_notes = {
+        "a size in two rows belongs to the second": shares_ends,
+        "a row of one size is for it alone": is_single,
+    }
+    texts["from, to"] = ", ".join(note for note, applies in end_notes.items() if applies)
     if any(r.candidate.variant and not r.candidate.options and not r.served_by for r in ranges):
-        texts["#2"] = "second schedule of that planner"
+        texts["#N"] = "the planner's Nth schedule"
     has_own_rates = any(tuning.profile is not None or tuning.model.startswith(CALLS) for tuning in tunings)
     texts["gap"] = f"time / lower bound by the same model{' (its link rates, not nominal)' if has_own_rates else ''}"
     library = next((r.reference.upper() for r in ranges if r.over), "")
-    baselines = [f"{library}{EVEN_NOTE if any(map(is_even, ranges)) else ''}"] if library else []
+    baselines = [f"{library}{_error_note(tunings) if any(map(is_even, ranges)) else ''}"] if library else []
     for tuning in tunings:
         if any(r.speedup is not None and not r.over for r in tuning.ranges):
             baselines += [name for group in tuning.baselines.values() for name in group]
@@ -202,12 +211,22 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     return paragraph("; ".join([*legend, *([dropped_note] if dropped_note else [])]))
 
 
+def _error_note(tunings: Sequence[Tuning]) -> str:
+    """Return what ~1 means, with the errors of the library's model for these collectives and sizes."""
+    errors = errors_text(
+        (kind, size, tuning.library.error_at(kind, size))
+        for tuning in tunings if tuning.library is not None for kind in tuning.plans for size in tuning.sizes
+    )  # fmt: skip
+    return f" (~1: differs by less than the model's error{errors and f', {errors}'})"
+
+
 def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "", is_saved: bool = True) -> list[str]:
     """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
     switch_ranges = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
     if switch_ranges:
         kinds = ", ".join(dict.fromkeys(r.collective for r in switch_ranges))
+        kinds += f" by {', '.join(dict.fromkeys(r.candidate.planner for r in switch_ranges))}"
         uses = format_switch_uses(dict.fromkeys(use for r in switch_ranges for use in r.candidate.uses))
         notes.append(f"Plans for {kinds} use {uses}; --explain: what a runtime without it can do.")
     if origin:
@@ -230,14 +249,26 @@ def _basis_text(tuning: Tuning) -> str:
         costs = tuning.library.costs
         hardware = [figures.name.upper() for figures in (costs.gpu, costs.network) if figures and figures.calibrated_by]
         if hardware:
-            # the first of the bases names the hardware, the others state what differs
-            remarks = dict.fromkeys(text for r in tuning.ranges for text in r.rests_on.split("; ")[1:])
-            limits = f" ({'; '.join(remarks)})" if remarks else ""
             times = f"{tuning.library.name.upper()}'s times on {' and '.join(hardware)}"
-            return f"{model}, calibrated by {times}{limits}, not by Antiphon's kernels"
+            limits = f" ({'; '.join(remarks)})" if (remarks := _basis_remarks(tuning)) else ""
+            return f"{model}, calibrated by {times}, not by those of Antiphon's kernels{limits}"
     if all(r.rests_on == NOT_CALIBRATED for r in tuning.ranges):
         return f"{model} from nominal link speeds; not calibrated by measurements"
     return model
+
+
+def _basis_remarks(tuning: Tuning) -> list[str]:
+    """Return what is not calibrated by times of its own, with its collectives if they are not all of the tuning."""
+    kinds_of: dict[str, list[str]] = {}  # by remark
+    for r in tuning.ranges:
+        for remark in r.rests_on.split("; ")[1:]:  # the first of the bases names the hardware
+            kinds = kinds_of.setdefault(remark.removeprefix(f"{r.collective} "), [])
+            kinds += [r.collective] if r.collective not in kinds else []
+    return [
+        (f"{', '.join(kinds)}{' ' if BORROWED in remark else ': '}" if len(kinds) < len(tuning.plans) else "")
+        + remark.replace(f"{AT_ONCE} {NOT_CALIBRATED}", f"the cost of {AT_ONCE} is assumed")
+        for remark, kinds in kinds_of.items()
+    ]
 
 
 def _loss_texts(tuning: Tuning) -> list[str]:

@@ -102,7 +102,7 @@ def export(
     `nbytes`, `options`: as for `emit`.
     """
     files = emit(plan, name, nbytes=nbytes, options=options)
-    return Written(write_emitted(files, name, folder), files.notes)
+    return Written(write_emitted(files, name, folder), files.notes, files.purposes)
 
 
 def write_emitted(

@@ -19,20 +19,23 @@ ContentT = TypeVar("ContentT")  # of all files of one format: FileContent, or on
 class Files(dict[str, ContentT]):
     """A plan in a format: the content of each file by name.
 
-    `notes`: a line for each thing of the plan that the format cannot express, with the reason.
+    `notes`: a line for each thing of the plan that the format cannot express, with the reason. `purposes`: by name what
+    a file is for, such as the sizes that it serves, where the format states it.
     """
 
-    def __init__(self, files: Mapping[str, ContentT], notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, files: Mapping[str, ContentT], notes: Iterable[str] = (), purposes: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(files)
-        self.notes = tuple(notes)
+        self.notes, self.purposes = tuple(notes), dict(purposes or {})
 
 
 class Written(list[tuple[Path, int]]):
-    """What an export returns: the files written, each with its size in bytes, and the `notes` of its `Files`."""
+    """What an export returns: the files written, each with its size in bytes, and what its `Files` state of them."""
 
-    def __init__(self, files: Iterable[tuple[Path, int]], notes: Iterable[str] = ()) -> None:
+    def __init__(self, files: Iterable[tuple[Path, int]], notes: Iterable[str], purposes: Mapping[str, str]) -> None:
         super().__init__(files)
-        self.notes = tuple(notes)
+        self.notes, self.purposes = tuple(notes), purposes
 
 
 def write_files(folder: str | os.PathLike[str], files: Mapping[str, FileContent]) -> list[tuple[Path, int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from antiphon.core.plan import GPU_LIBRARIES, Plan
 from antiphon.errors import NotFound
-from antiphon.units import format_size
+from antiphon.units import range_text
 
 
 def refuse_served(plan: Plan, format_name: str) -> list[str]:
@@ -16,8 +18,7 @@ def refuse_served(plan: Plan, format_name: str) -> list[str]:
             f"{format_name}: {name}'s own choice is as good for {plan.collective.kind} at all sizes: nothing to write "
             "(a plan made by antiphon plan, or tuned with --no-nccl, is always written)"
         )
-    spans = [
-        f"from {format_size(entry.start)}" + ("" if entry.stop is None else f" to {format_size(entry.stop)}")
-        for entry in served
-    ]
+    # consecutive ranges are one
+    runs = [[*run] for is_left, run in groupby(plan.entries, lambda entry: entry.served_by in GPU_LIBRARIES) if is_left]
+    spans = [range_text(run[0].start, run[-1].stop) for run in runs]
     return [f"left to {name}, which is as good: {plan.collective.kind} {', '.join(spans)}"] if served else []

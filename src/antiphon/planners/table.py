@@ -135,7 +135,7 @@ TABLE: dict[str, Entry[Can]] = {
         Can(ROOTLESS, TREES, sweep=({}, {"rearrange": "never"}, *_pieces(4)), effort=1.0),
     ),
     "kring": _entry(
-        "radix.kring:kring", "a ring among groups of k ranks (hosts) along every lane, then rings within them",
+        "radix.kring:kring", "rings among groups of k ranks, such as hosts, one per lane; then rings within them",
         Can((*ROOTLESS, "broadcast", "reduce"), JOINED, sweep=({}, {"overlap": True}), effort=1.5, joined=True),
     ),
     "recmult": _entry(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from antiphon.select._frontier import Frontier, FrontierPoint, frontier, make_point
     from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
     from antiphon.select.family import Tunings, tune_over
-    from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
+    from antiphon.select.figures import SeveralOrders, exact_rounds, figures_of, gaps, measure, proof_of
     from antiphon.select.frontier_file import (
         check_frontier,
         is_frontier_file,
@@ -35,7 +35,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "_frontier": ("Frontier", "FrontierPoint", "frontier", "make_point"),
         "candidate": ("Candidate", "ForwardingAlternatives", "Range"),
         "family": ("Tunings", "tune_over"),
-        "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
+        "figures": ("SeveralOrders", "exact_rounds", "figures_of", "gaps", "measure", "proof_of"),
         "frontier_file": ("check_frontier", "is_frontier_file", "load_frontier", "save_frontier"),
         "libraries": ("NONE_CAN_PLAN",),
         "limits": ("Damage", "Limit", "LinkLoss", "Loss", "compare_links", "least_times"),
@@ -60,7 +60,8 @@ __all__ = [
     "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "ForwardingAlternatives", "Frontier",
     "FrontierPoint", "Gain", "Limit", "LinkLoss", "Listed", "Loss", "PlanVerdict", "Proofs", "Range", "Setting",
     "SeveralOrders", "Tuning", "Tunings", "check", "check_failures", "check_frontier", "check_plans",
-    "collective", "compare_links", "dump_tables", "every_plan", "figures_of", "format_switch_uses", "frontier", "gaps",
+    "collective", "compare_links", "dump_tables", "every_plan", "exact_rounds", "figures_of", "format_switch_uses",
+    "frontier", "gaps",
     "is_file", "is_frontier_file", "least_times", "list_switch_uses", "list_unchecked", "load_frontier", "load_plans",
     "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier",
     "save_plans", "settings", "sizes_of", "tune", "tune_failures", "tune_over",

@@ -58,7 +58,7 @@ from antiphon.select.provenance import (
     rate_of,
     rate_text,
 )
-from antiphon.units import format_ends, format_size
+from antiphon.units import format_size, range_text
 
 
 @dataclass(frozen=True)
@@ -236,12 +236,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
 
 def _sizes_text(entry: Entry) -> str:
     """Return the sizes of an entry: "4KiB to 16KiB, "; "" for all."""
-    first, last = format_ends(entry.start, entry.stop)  # `first` is ">4MB" for one byte more than 4MB
-    if not entry.start:
-        return f"up to {last}, " if entry.stop is not None else ""
-    if entry.stop is not None:
-        return f"{first} to {last}, "
-    return f"above {first[1:]}, " if first.startswith(">") else f"from {first} on, "
+    return f"{range_text(entry.start, entry.stop)}, " if entry.start or entry.stop is not None else ""
 
 
 def list_unchecked(plan: Plan) -> list[str]:
@@ -372,7 +367,7 @@ _SUBJECT_TEXT = {
     AS_PLANNED: "",
     SUMS: "",
     REVERSED: "run backwards, with all links turned, it is: ",
-    COMPOSED: "of its halves (an allreduce made otherwise may be better): ",
+    COMPOSED: "each half is an allgather, one of them run backwards (an allreduce of another form may be better): ",
 }
 
 

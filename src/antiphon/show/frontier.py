@@ -19,12 +19,12 @@ from antiphon.show.words import assumed_text, plural, ratio
 from antiphon.units import DECIMAL, format_bandwidth, format_seconds, format_size
 
 POINT_HEAD = ["C", "S", "R", "R/C", "gap", "best from", "proof", "found by"]
-BEST_FROM_DIGITS = 2  # significant digits of the size from which a point is the best
+BEST_FROM_DIGITS = 3  # significant digits of the size from which a point is the best
 # Label of a certificate -> what it means
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",
     FOR_K: "no algorithm of S steps with R at most S + {k} has a smaller R/C",
-    BEST_FOUND: "the best that was found; better ones may exist",
+    BEST_FOUND: "the best that was found; better ones may exist (sccl searches longer with --effort)",
 }
 
 
@@ -48,7 +48,8 @@ def frontier_text(frontier: Frontier) -> str:
             "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link of "
             f"{format_bandwidth(frontier.topology.unit)}); gap: R/C over that of the bound; best from: the size "
             f"above which no other point takes less, at {format_seconds(_step_latency(frontier))} per step (-: at no "
-            "size). Every point is verified, every certificate rechecked.",
+            "size); found by: engine of the search and its solver (docs/planners/sccl.md lists them). Every point is "
+            "verified, every certificate rechecked.",
         ),
     ]  # fmt: skip
     if any(point.has_no_certificate for point in frontier.points):
@@ -76,8 +77,11 @@ def _is_whole(frontier: Frontier) -> bool:
 
 
 def point_line(point: FrontierPoint) -> str:
-    """Return one line for a point, printed when the search finds it."""
-    return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {point.proof}"
+    """Return one line for a point, printed when the search finds it; later ones may replace it."""
+    label = "not proved optimal" if point.proof == BEST_FOUND else point.proof
+    if _is_of_halves(point) and point.proof != BEST_FOUND:
+        label += f" among allreduces of two halves of {plural(point.steps // 2, 'step')}"
+    return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {label}"
 
 
 def point_rows(frontier: Frontier) -> list[list[str]]:
@@ -170,7 +174,7 @@ def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[
     for title, texts in (
         ("rechecked without a solver:", proved),
         ("NOT rechecked, a solver reported it:", trusted),
-        ("as stated in the file, not checked:", stated),
+        ("as stated in the file, not checked (names: docs/tuning.md):", stated),
     ):
         lines += [title] if texts else []
         for text in texts:

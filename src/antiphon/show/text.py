@@ -165,8 +165,8 @@ def _link_matrix(topology: Topology) -> list[str]:
     return [line for row in fitted for line in row]
 
 
-def plan_text(claims: Mapping[str, Any]) -> str:
-    """Return the claims of a plan (`Entry.claims`) in a few lines: what it is, its size, and its gaps to the bounds."""
+def plan_text(claims: Mapping[str, Any], exact_rounds: Fraction | None = None) -> str:
+    """Return the claims of a plan in a few lines: its size, its gaps. `exact_rounds`: not rounded up in each step."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
     kind, roots = claims["collective"], claims["roots"]
     is_sent = kind in ("broadcast", "scatter")  # by the roots, which alone have data; chunks are of their data
@@ -174,9 +174,12 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     end = f" {'from' if is_sent else 'to'} {rank_names}" if roots else ""
     owner = f"of {'each' if len(roots) > 1 else 'the'} root's data" if is_sent else "per rank"
     title = f"{claims.get('groups') or kind}{end} on {claims['topology']} by {claims['planner']}"
+    rounded = ""  # R/C is then more than the time
+    if exact_rounds is not None and f"{float(exact_rounds):.4g}" != f"{claims['rounds']:.4g}":
+        rounded = f" ({float(exact_rounds):.4g} rounds; {claims['rounds']} if those of each step are rounded up)"
     lines = [
         *paragraph(f"{title}: {claims['chunks']} chunk{'s' * (claims['chunks'] != 1)} {owner}, {size}", first=""),
-        *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages")),
+        *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages") + rounded),
         *_gap_without_switches(claims.get("bandwidth_gap_without_switches")),
         *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),
     ]
@@ -188,7 +191,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         proof_text = ": no schedule is faster" if details.get("optimal") else ""
         if not proof_text and details.get("optimal_without_switches"):
             proof_text = ": no schedule is faster without the help of switches"
-        lines += labelled("rate", f"{claims['rate']} unit links with ever finer pieces{proof_text}")
+        lines += labelled("rate", f"{claims['rate']} unit links in the limit of fine pieces{proof_text}")
         if details.get("trees"):
             # "few": the number of trees in words, where the planner made it small; "how": how it packed them
             trees = details.get("few") or f"{details['trees']} tree{'s' * (details['trees'] > 1)}"

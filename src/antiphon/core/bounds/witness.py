@@ -155,11 +155,11 @@ class Partition(Record):
         ranks_of_parts = [[node for node in part if node < topology.ranks] for part in self.parts]
         texts = [_describe_ranks(ranks) for ranks in ranks_of_parts]
         if all(len(ranks) == 1 for ranks in ranks_of_parts):
-            texts = ["each rank alone"]
+            texts = ["each rank is a part"]
         return (
             f"partition into {len(self.parts)}: {' | '.join(texts[:_SHOWN])}{' | ...' if len(texts) > _SHOWN else ''}: "
-            f"all data must cross between the parts at least {self.times} times, "
-            f"over {format_bandwidth(self.capacity)} in total{', both ways' if self.direction == 'both' else ''}"
+            f"all data must cross from part to part at least {self.times} times, and all links between parts "
+            f"together carry {format_bandwidth(self.capacity)}{', both ways' if self.direction == 'both' else ''}"
         )
 
 

@@ -70,9 +70,13 @@ def error_at(collective: str, nbytes: int, nodes: int, *, calibrated: bool = Tru
 
     `calibrated`: whether the figures of its GPUs were fitted to tables of their own generation.
     """
+    return _error_in(collective, _range_of(nbytes), nodes, calibrated)
+
+
+def _range_of(nbytes: int) -> str:
+    """Return the range of RANGES that a size is in."""
     small, medium, large = RANGES
-    sizes = small if nbytes <= SMALL else medium if nbytes < LARGE else large
-    return _error_in(collective, sizes, nodes, calibrated)
+    return small if nbytes <= SMALL else medium if nbytes < LARGE else large
 
 
 def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> float | None:
@@ -128,6 +132,30 @@ def accuracy_note(collectives: Iterable[str], nodes: int, *, calibrated: bool = 
     return (
         f"; median error of its times on machines held out of the fit: {errors_text}; treat smaller speedups as noise"
     )
+
+
+def errors_text(errors: Iterable[tuple[str, int, float | None]]) -> str:
+    """Return errors by range of sizes in percent, from rows of collective, size and error; "" for none.
+
+    >>> errors_text([("reduce", 1000, 0.08), ("allreduce", 1000, 0.08), ("reduce", 10**6, 0.22)])
+    'in % up to 64 KB/between: allreduce 8, reduce 8/22'
+    """
+    errors_of: dict[str, dict[str, str]] = {}  # by collective and range
+    for kind, nbytes, error in sorted(errors, key=lambda row: row[:2]):
+        noise = _greatest_error() if error is None else error
+        errors_of.setdefault(kind, {})[_range_of(nbytes)] = f"{noise * 100:.0f}"
+    ranges = [sizes for sizes in RANGES if any(sizes in by_range for by_range in errors_of.values())]
+    kinds_of: dict[tuple[str, ...], list[str]] = {}  # by errors: one, if all ranges have the same
+    for kind, by_range in errors_of.items():
+        values = (*by_range.values(),)
+        kinds_of.setdefault(values[:1] if len({*values}) == 1 else values, []).append(kind)
+    if not kinds_of:
+        return ""
+    if len(kinds_of) == 1:
+        (values,) = kinds_of
+        return f"{values[0]} %" if len(values) == 1 else ", ".join(map("{} % {}".format, values, ranges))
+    texts = [f"{', '.join(kinds)} {'/'.join(values)}" for values, kinds in kinds_of.items()]
+    return f"in % {'/'.join(ranges)}: {', '.join(texts)}"
 
 
 def _greatest_error() -> float:

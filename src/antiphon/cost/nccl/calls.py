@@ -38,7 +38,7 @@ MAX_SLOWDOWN = 100.0  # the greatest `CallFigures.slowdown`, a factor
 # The terms that a call adds to the time of its transfers, in words
 CALL_TERMS = {
     "launch": "start of the kernel", "messages": "further messages of a rank to other nodes at the same time",
-    "fan": "further ranks of a node with the same data in a step", "ramp": "a call's first bytes are slower",
+    "fan": "the same data sent to further ranks of a node in a step", "ramp": "a call's first bytes are slower",
 }  # fmt: skip
 
 
@@ -152,7 +152,7 @@ class CallFigures(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
         device = "network" if self.kinds or not self.boxes else "GPU"
         if not self.calibrated_by:
             return f"{device} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
-        return f"{device} {self.name} calibrated by {self.library}'s times in {', '.join(self.calibrated_by)}"
+        return f"{device} {self.name} calibrated by {self.library}'s published times ({', '.join(self.calibrated_by)})"
 
 
 def read_calls(data: bytes) -> CallFigures:

@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 from antiphon.formats.lint.mscclpp import REDUCING_KINDS, SWITCH_TYPES, TYPES
 
+REGISTRATION_PURPOSE = "loads the plans (see its first lines); other calls go to MSCCL++'s algorithms or NCCL"
+
 
 class RegisteredPlan(NamedTuple):
     """A plan of `register.py`. `in_place`: None for both. `root`: None where the collective has none. `smallest`,

@@ -32,7 +32,7 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, GpuText
-from antiphon.formats.mscclpp.registration import RegisteredPlan, registration_text
+from antiphon.formats.mscclpp.registration import REGISTRATION_PURPOSE, RegisteredPlan, registration_text
 from antiphon.formats.mscclpp.shape import (
     ACCESS_BYTES,
     LL,
@@ -55,7 +55,7 @@ from antiphon.lower.onesided.switched import ADVICE, Switched, drop_unused_scrat
 from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
-from antiphon.units import format_size, parse_size
+from antiphon.units import format_size, parse_size, range_text
 
 # collectives whose plans state a range of sizes
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
@@ -141,7 +141,8 @@ def mscclpp_json(
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0  # 0: register.py accepts any
     text = registration_text(ranks.pop(), per_node, writer.rows)
-    return Files({**writer.files, "register.py": text.encode()}, notes)
+    purposes = {**writer.purposes, "register.py": REGISTRATION_PURPOSE}
+    return Files({**writer.files, "register.py": text.encode()}, notes, purposes)
 
 
 def _with_relays(plan: Plan) -> Plan:
@@ -183,6 +184,7 @@ class _Writer:
     name: str
     staged: bool
     files: dict[str, bytes] = field(default_factory=dict)
+    purposes: dict[str, str] = field(default_factory=dict)  # by file, the calls that it serves
     rows: list[RegisteredPlan] = field(default_factory=list)
     ranks_per_node: set[int] = field(default_factory=set)  # the numbers of ranks that hosts have
 
@@ -215,7 +217,7 @@ class _Writer:
                 for variant in self._variants(schedule, in_place, (entry.start, entry.stop), limit, far)
             ]
             largest_by_packets = max((head.sizes.largest for _, head, _ in variants if head.packets), default=-1)
-            label = f"{collective.kind} from {format_size(entry.start)}"
+            label = f"{collective.kind} {range_text(entry.start, entry.stop)}"
             last_size = max((head.sizes.largest for _, head, _ in variants), default=0)
             # the last size to expect: of a range without end at least the size that was tuned
             if last_size < (entry.stop - 1 if entry.stop else max(entry.start, prediction.tuned_bytes)):
@@ -233,10 +235,6 @@ class _Writer:
                 remedy = f" (option packets={format_size(tuned_bytes)})" if can_have_packets else ""
                 notes.append(f"{label}: {slower_note}{remedy}")
             written = [variant for variant in variants if variant.head.packets or served is not None]
-            # Sizes of calls are usually powers of two: then a multiple that is one, too, leaves out small calls only.
-            multiple = max((head.sizes.multiple for _, head, _ in written), default=1)
-            if multiple & (multiple - 1):
-                notes.append(f"{label}: serves only multiples of {multiple} bytes")
             moving_blocks = min(map(self._count_moving_blocks, written), default=self.blocks)
             if moving_blocks < self.blocks:
                 notes.append(
@@ -254,6 +252,12 @@ class _Writer:
                 suffix = f"{'-packets' if head.packets else ''}{'-in-place' if in_place else ''}"
                 file = f"{prefix}plan{number}{suffix}.json"
                 self.files[file] = head.text(gpus)
+                # without an end, offsets of 32 bits are the limit, some GB
+                end = head.sizes.largest + 1 if head.packets or entry.stop is not None else None
+                served_range = range_text(head.sizes.smallest, end)
+                self.purposes[file] = (
+                    f"{collective.kind} {served_range}{' by packets' * head.packets}{head.sizes.omissions()}"
+                )
                 # Of a broadcast only the root knows whether it is in place, so register.py takes the plan for other
                 # buffers for both. The file in place is for programs that hand plans to the executor themselves.
                 serves_in_place = None if collective.kind == "broadcast" else in_place
@@ -452,6 +456,16 @@ class _Sizes(NamedTuple):
     smallest: int
     largest: int
     multiple: int  # all sizes are multiples of this
+
+    def omissions(self) -> str:
+        """Return which sizes of the range are served; "" if all large powers of two, as most calls have such sizes."""
+        first = max(-(-self.smallest // self.multiple), 1) * self.multiple
+        if first > self.largest:
+            return f"; serves no call, as no multiple of {self.multiple} bytes is in that range"
+        if not self.multiple & (self.multiple - 1):
+            return ""
+        sizes = f"{first}" if first + self.multiple > self.largest else f"multiples of {self.multiple}"
+        return f"; serves only {sizes} bytes, no power of two"
 
 
 class _Head:

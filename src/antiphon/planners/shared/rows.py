@@ -50,7 +50,7 @@ Pieces = Annotated[int, Option("pipelining depth", minimum=1)]
 Directions = Annotated[int, Option("2: half of the data each way round a ring", choices=(1, 2))]
 # Variants of the option `pieces`:
 PiecesOrBest = Annotated[
-    int | None, Option("pipelining depth (default: the best for the message size; without a size several)", minimum=1)
+    int | None, Option("pipelining depth (default: the best for --nbytes; without it, several plans)", minimum=1)
 ]
 UnevenSteps = Annotated[
     int | None,

@@ -95,11 +95,11 @@ _TOO_MANY = (
 )
 
 
-Waits = Annotated[bool | None, Option("with steps: give every hop a start time of its own")]
+Waits = Annotated[bool | None, Option("with steps: give every hop a start time of its own (yes or no)")]
 Halves = Annotated[bool | None, Option("allreduce: trees to reduce, then to gather (default: where that is faster)")]
 Loss = Annotated[
     float | str | Fraction,
-    Option("share of the rate that may be given up for fewer trees, if all roots share one set; below 1", minimum=0),
+    Option("share of the rate to give up for fewer trees, where all roots use one set of trees; below 1", minimum=0),
 ]
 Denominator = Annotated[
     int | None,
@@ -114,7 +114,7 @@ def trees(
     request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None, waits: Waits = None,
     halves: Halves = None, loss: Loss = 0, denominator: Denominator = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield the fastest packing of trees, pipelined for each message size of the request."""
+    """Plan the fastest packing of trees, pipelined for the message sizes of the request."""
     topology, collective = request.topology, request.collective
     task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator)
     pipelining = PipelineOptions("trees", pieces, steps, request.sizes, request.profile, waits=waits)
