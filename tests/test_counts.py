@@ -16,7 +16,7 @@ import antiphon
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.select.counts import Counts, bound_loss, measure_loss, recount_schedule
 
 
@@ -107,8 +107,17 @@ def test_tune_with_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert 1 < loss["gap_median"] == loss["gap_worst"] < loss["any_counts"]
     said = text(capsys, *command, "--workers", "1")
     assert "average of 4 matrices of counts, right for any." in said
+    file.write_text(json.dumps(hot[0]))
+    assert "Planned for one matrix of counts, right for any." in text(capsys, *command, "--workers", "1")
     assert "not for allreduce" in complaint(capsys, "tune", "allreduce", *command[2:])
     assert "--counts: tunes by a model" in complaint(capsys, *command, "--on", "mpi")
+
+
+def test_an_export_that_no_runner_up_can_replace_names_the_reason(tmp_path: Path) -> None:
+    target = Counts.of([[0, 1, 2], [1, 0, 5], [7, 1, 0]], 3).average(3, range(3))
+    tuning = antiphon.tune(target, "full:ranks=3", nbytes="1KB", planners=["direct"])
+    with pytest.raises(Unsupported, match=r"neither direct \(.*blocks are all of one size.*\) nor any runner-up"):
+        antiphon.export(tuning, "msccl-xml", tmp_path)
 
 
 def test_the_average_of_equal_matrices_has_the_gap_of_the_plan() -> None:

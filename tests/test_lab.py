@@ -239,6 +239,11 @@ def test_up_status_run_down(name: str, capsys: pytest.CaptureFixture[str], tmp_p
     assert up["keeper"] not in [one.keeper for one in find_labs()]
 
 
+def test_a_command_is_a_list_of_words() -> None:
+    with pytest.raises(Invalid, match=r"command: expected a list of words, such as \['./program', '-n'\], got"):
+        antiphon.lab.command("ring:ranks=2", "./program -n")
+
+
 def checked(row: dict[str, Any], machine: Topology) -> None:
     """Right, not faster than the links, and every byte counted where it should be."""
     assert row["correct"]

@@ -15,6 +15,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.errors import Invalid
 from antiphon.select.store import Store
+from antiphon.show.machines import conclusions
 from antiphon.show.pictures.pareto import pareto_svg
 from antiphon.sweeps.request import SweepRequest, read_sweep_file
 from antiphon.sweeps.results import SweepResult, run_sweep
@@ -99,11 +100,15 @@ def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path:
     assert {m.machine.split(",")[0] for m in refused} == {"ring:ranks=1"}
     assert "at least 2 ranks" in refused[0].refused
     assert all(m.relative_time is not None for m in result.machines()[:3])
+    left_out = sum(m.relative_time is None for m in result.machines())
+    planned = len(result.machines()) - left_out
+    assert conclusions(result)[0].endswith(f"is the fastest of {planned} machines ({left_out} left out)")
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (("[[prices]]", "[[price]]"), "unknown field `price`"),
-    (("collectives = ", "collectives = 3 #"), r"Expected `str \| array`, got `int`"),
+    (("[[prices]]", "[[price]]"), r"study.toml: unknown field 'price'; did you mean 'prices'\? \(known: budget, "),
+    (("links = ", "link = "), r"prices\[0\]: unknown field 'link'; did you mean 'links'\? \(known: links, name, rank"),
+    (("collectives = ", "collectives = 3 #"), r"collectives: expected a text in double quotes or a list"),
     (('"ring", "direct"', '"rings"'), "unknown planner"),
     (('nbytes = "1KB:1MB:1000"', 'nbytes = "x"'), "nbytes|size"),
     (("broadcast:root=1", "broadcast:root=x"), "broadcast:root=2"),

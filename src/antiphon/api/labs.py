@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.api import _inputs
 from antiphon.api._checked import public, yes_or_no
 from antiphon.api.running import run as run_plan
+from antiphon.errors import Invalid, quote
 from antiphon.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ def command(
     """
     from antiphon.runtimes.lab import lab
 
+    if isinstance(command, str):
+        raise Invalid(f"command: expected a list of words, such as {command.split()}, got {quote(command)}")
     is_up = isinstance(where, str) and (not where or where in lab.lab_names())
     lab_or_machine: Any = where if is_up else _inputs.machine(where)
     return lab.lab_command(

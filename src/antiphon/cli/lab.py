@@ -90,7 +90,10 @@ def run_command(
     command = context.meta[COMMAND]  # the words behind --, None if there is no --: set by kinds.WithProgram
     limit = parse_seconds(timeout, "--timeout", bare=True)
     if command is None:
-        raise Invalid("lab run: expected -- and a command; for a plan: antiphon run PLAN --on lab --nbytes SIZE")
+        example = f"antiphon lab run {target} -- ./program".replace("  ", " ")
+        raise Invalid(
+            f"lab run: expected -- and a command, as in {example}; for a plan: antiphon run PLAN --on lab --nbytes SIZE"
+        )
     # a program whose name has {rank} is another one for each rank
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")

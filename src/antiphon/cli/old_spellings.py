@@ -81,7 +81,8 @@ def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
             own_words = [*(old.words or own_words[:length]), *own_words[length:]]
             break
     name, *rest = own_words
-    if [name, *rest[:1]] == ["lab", "run"] and not program_words and rest[1:] and not rest[1].startswith("-"):
+    has_size = any(word.split("=")[0] == "--nbytes" for word in rest)  # of a plan; a machine without it lacks a program
+    if [name, *rest[:1]] == ["lab", "run"] and not program_words and has_size and not rest[1].startswith("-"):
         warnings.append(_warning("lab run PLAN", "run PLAN --on lab"))
         name, rest = "run", ["--on", "lab", *rest[1:]]
     if name == "lab" and rest == ["down", "--all"]:

@@ -53,6 +53,12 @@ def replay_command(
     if policy:
         if len(files) > 1:
             raise Invalid("--policy reads one file of recorded calls")
+        unused = {
+            "--topology": topo, "--only": only, "--table": table, "--measured": measured, "--model": model,
+            "--profile": profile, "--planner": planner, "--library": library, "--cores": cores,
+        }  # fmt: skip
+        if named := [option for option, value in unused.items() if value]:
+            raise Invalid(f"--policy: the file of calls has all candidates' times; leave {', '.join(named)} out")
         with working("replaying"):
             compared = policies(files[0], [name for text in policy for name in text.split(",")])
         emit(compared, policies_text(compared))

@@ -66,7 +66,8 @@ def _counts_lines(tuning: Tuning) -> list[str]:
     loss = tuning.counts
     if loss is None:
         return []
-    lines = [f"Planned for the average of {loss.matrices} matrices of counts, right for any."]
+    source = "one matrix" if loss.matrices == 1 else f"the average of {loss.matrices} matrices"
+    lines = [f"Planned for {source} of counts, right for any."]
     if loss.gaps:
         sample = "" if len(loss.gaps) == loss.matrices else f" (of {len(loss.gaps)})"
         gaps = f"{median(loss.gaps):.2f} for the median matrix, {max(loss.gaps):.2f} for the worst{sample}"

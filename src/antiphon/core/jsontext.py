@@ -339,6 +339,11 @@ def _syntax_fault(message: str, data: bytes) -> Invalid:
     return Invalid(f"{_line_and_column(data, at)}is not valid JSON: {problem}")
 
 
+def conversion_fault(message: str, kind: object) -> Invalid:
+    """Translate the message of `msgspec.convert` about values without a text, such as those of a TOML file."""
+    return Invalid(without_place(str(_decoding_fault(message, kind, b""))))
+
+
 def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
     """Translate the decoder's message: where, what, and the nearest name for an unknown field."""
     # msgspec ends messages with, for example, " - at `$.types[0].name`". For a value in a dict it names no key but

@@ -51,7 +51,7 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
             continue
         if not isinstance(entry.claims.get("runners_up"), list | tuple):
             raise Unsupported(f"{fault}{_unjoined_cost_text(plan, entry, name)}")
-        substitute, note = _find_substitute(plan, entry, name, options)
+        substitute, note = _find_substitute(plan, entry, fault, name, options)
         entries.append(substitute)
         notes.append(f"{plan.collective.kind} from {format_size(entry.start)}: {note} ({fault})")
     if notes and all(entry.served_by in GPU_LIBRARIES for entry in entries):
@@ -72,9 +72,13 @@ def _emit_error(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] 
     return None
 
 
-def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> tuple[Entry, str]:
+def _find_substitute(
+    plan: Plan, entry: Entry, fault: Unsupported, name: str, options: Mapping[str, Any] | None
+) -> tuple[Entry, str]:
     """Return the best runner-up that can be written, or the entry left to the library; and a note with what that
     costs.
+
+    `fault`: why the format cannot express the entry itself.
     """
     claims = entry.claims  # its figures are for the size claims["at"], in bytes
     seconds, best_name = float(claims["seconds"]), _name_of(claims)
@@ -93,7 +97,8 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
             return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{versus_library}"
     if library_seconds is None:
         raise Unsupported(
-            f"{name}: can write neither {best_name} nor any runner-up; tune with other planners (--planner)"
+            f"{name}: can write neither {best_name} ({fault}) nor any runner-up; if another schedule can be written, "
+            "tune with its planner (--planner)"
         )
     served = replace(entry, claims={**claims, "use": "library", "served_by": claims["reference"]})
     note = f"{best_name} cannot be written, and no runner-up that can be is clearly faster than {library}"

@@ -21,8 +21,13 @@ def conclusions(result: SweepResult) -> list[str]:
     prefix, short = short_names(machines)
     if not planned:
         return []
-    scope = f"{plural(len(machines), 'machine')}{f' {prefix}...' if prefix else ''}"
-    lines = [f"{short[planned[0].machine]} is the fastest of {scope}"]
+    # machines without a plan for every collective are not compared
+    scope = f"{plural(len(planned), 'machine')}{f' {prefix}...' if prefix else ''}"
+    scope += "" if len(planned) == len(machines) else f" ({len(machines) - len(planned)} left out)"
+    standing = f"the fastest of {scope}"
+    if len(planned) == 1 < len(machines):
+        standing = f"the only one of {len(machines)} machines with a plan for every collective"
+    lines = [f"{short[planned[0].machine]} is {standing}"]
     for name in result.request.prices:
         names = "; ".join(short[m.machine] for m in planned if name in m.on_front)
         lines += [f"best for their price ({name}): {names}"] if names else []

@@ -201,7 +201,8 @@ def plan_text(claims: Mapping[str, Any], exact_rounds: Fraction | None = None) -
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]
         fewest = f"the fewest memory accesses{conditions_text(memory.get('assumes', ()), ' {}')}"
-        lines += labelled("memory", f"{_gap_text(memory['gap'], fewest)}; up to {senders} ranks send to one at once")
+        incast = f"up to {senders} ranks send to one at once" if senders > 1 else "no two ranks send to one at once"
+        lines += labelled("memory", f"{_gap_text(memory['gap'], fewest)}; {incast}")
     return "\n".join(lines)
 
 

@@ -36,6 +36,7 @@ import msgspec
 
 from antiphon.core.collective import Collective
 from antiphon.core.files import read_bytes
+from antiphon.core.jsontext import conversion_fault
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile
 from antiphon.cost.profile import as_profile
@@ -120,7 +121,7 @@ def read_sweep_file(path: str | os.PathLike[str]) -> SweepRequest:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"{name}: is no TOML: {error}") from None
     except msgspec.ValidationError as error:
-        raise Invalid(f"{name}: {error}") from None
+        raise Invalid(f"{name}: {conversion_fault(str(error), SweepFile)}") from None
     except AntiphonError as error:
         raise type(error)(f"{name}: {error}") from None
 

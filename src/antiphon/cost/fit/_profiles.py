@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from antiphon.cost.figures import FIGURES, Level, LogGP
-from antiphon.cost.fit.genmodel import GenmodelFit
+from antiphon.cost.fit.genmodel import MIN_SIZES, GenmodelFit
 from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK, round_portably
 from antiphon.cost.fit.loggp import LogGPFit
 from antiphon.cost.fit.memory import MemoryFit
@@ -50,9 +50,11 @@ def genmodel_profile(
         delta=usable_values.get("delta") or 0.0,
     )
     if profile == Profile(name):
+        sizes = len({row.nbytes for row in fit.measured})
+        advice = "measure more sizes, with more --iterations" if sizes >= MIN_SIZES else f"measure {MIN_SIZES} at least"
         raise Invalid(
             "nothing to write into a profile: these measurements determine no parameter alone (the combinations that "
-            "they do determine are listed without -o); measure at least 3 sizes"
+            f"they do determine are listed without -o); sizes measured: {sizes}; {advice}"
         )
     return profile
 
