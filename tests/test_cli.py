@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,19 @@ def a_plan(capsys: Capture, name: str = "plan.json", *more: str) -> dict[str, An
 # ---- what scripts rely on ----
 
 
+def test_one_plan_of_a_table_is_named_behind_a_colon(capsys: Capture) -> None:
+    tune = ["tune", "all", "full:ranks=2", "--nbytes", "1KB", "--planner", "direct"]
+    answer(capsys, *tune, "-o", "table.json")
+    assert answer(capsys, "verify", "table.json:all_reduce") == {"ok": True, "fault": None}
+    assert run(["verify", "table.json:allreduce"]) == 0
+    assert capsys.readouterr().out.startswith("right: allreduce on full:ranks=2, 1 schedule")
+    assert "unknown collective in table.json 'allreduc'" in complaint(capsys, "verify", "table.json:allreduc")
+    composed = answer(capsys, "plan", "--from", "table.json:reducescatter", "--from", "table.json:allgather")
+    assert composed["collective"] == "allreduce"
+    for command in (["plan", "--from", "table.json"], ["predict", "table.json", "--together", "--nbytes", "1KB"]):
+        assert "table.json: holds plans for allreduce" in complaint(capsys, *command)
+
+
 def test_lists(capsys: Capture) -> None:
     assert {"ring", "full", "dgx1v"} <= {row["name"] for row in answer(capsys, "list", "topologies")}
     planners = {row["name"]: row for row in answer(capsys, "list", "planners")}
@@ -58,6 +72,16 @@ def test_a_file_in_place_of_a_machine(capsys: Capture) -> None:
     assert "a file takes no options" in complaint(capsys, "bound", "allreduce", "machine.json:ranks=8")
     assert answer(capsys, "bound", "allreduce", "dgx1v")["latency_steps"] == 2
     assert answer(capsys, "bound", "allreduce", "./machine.json")["latency_steps"] == 2
+
+
+def test_store_get_prints_the_command_that_makes_the_plan(capsys: Capture) -> None:
+    request = ["broadcast:root=1", "ring:ranks=2", "--nbytes", "1KB", "--planner", "ring", "--store", "kept plans"]
+    said = complaint(capsys, "store", "get", *request, code=1)
+    command = re.findall("`antiphon (.*)` makes it", said)[0]
+    assert shlex.split(command) == ["tune", *request]
+    assert run(shlex.split(command)) == 0
+    capsys.readouterr()
+    assert answer(capsys, "store", "get", *request)["stored"] is True
 
 
 def test_shares_that_are_not_one_for_each_plan(capsys: Capture) -> None:

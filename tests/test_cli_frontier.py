@@ -195,6 +195,11 @@ def test_in_python_the_same() -> None:
 
 
 @pytest.mark.slow
+def test_the_command_that_checks_a_certificate_quotes_its_path(capsys: Capture) -> None:
+    assert run(["frontier", "allgather", "ring:ranks=2", "--certificate", "of two.json"]) == 0
+    assert capsys.readouterr().out.endswith("check_certificate.py 'of two.json'\n")
+
+
 def test_progress_is_on_stderr(capsys: Capture) -> None:
     assert run(["frontier", "reducescatter", MACHINE, "--planner", "sccl:steps=2"]) == 0
     err = capsys.readouterr().err

@@ -164,6 +164,15 @@ def test_degrade_names_the_next_commands(capsys: Capture) -> None:
     assert sum("gone" in line for line in lines) == 1
 
 
+def test_degrade_names_commands_for_the_largest_part_of_a_machine_that_falls_apart(capsys: Capture) -> None:
+    assert run(["plan", "allreduce", "line:ranks=5", "--planner", "relay", "-o", "OLD.json"]) == 0
+    assert run(["topology", "degrade", "line:ranks=5", "--drop", "2-3", "-o", "broken.json"]) == 0
+    commands = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert commands[0][1:4] == ["tune", "allreduce:ranks=0-2", "broken.json"]
+    assert run([*commands[0][1:], "--nbytes", "1KB", "--planner", "relay"]) == 0
+    assert run(commands[1][1:]) == 0
+
+
 @pytest.mark.parametrize(("columns", "widest"), in_turn([(140, 140), (40, 60), (300, 200)]))
 def test_width_of_a_real_terminal(columns: int, widest: int) -> None:
     master, slave = pty.openpty()

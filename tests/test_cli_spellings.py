@@ -153,7 +153,6 @@ def test_a_wrong_plan_runs_nowhere(capsys: Capture) -> None:
 @pytest.mark.parametrize("line", ["--for rccl-6", "--nbytes 1MB", "--all", "--in-place"])
 def test_options_of_for_need_it(capsys: Capture, line: str) -> None:
     assert "--for" in complaint(capsys, "verify", "plan.json", *line.split())
-    assert "--for" in complaint(capsys, "verify", "plan.json:allreduce")
 
 
 @pytest.mark.parametrize(("words", "respelled"), listed("respelled"))

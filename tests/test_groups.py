@@ -104,6 +104,15 @@ def test_sizes_and_files() -> None:
     assert again.group_sizes == target.group_sizes
 
 
+def test_a_group_whose_rank_has_no_links_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer(capsys, "topology", "degrade", "mesh:dims=2x2", "--drop", "ranks=0", "-o", "broken.json")
+    for command in ("plan", "bound"):
+        assert "rank 0 cannot be reached" in complaint(capsys, command, "allreduce@rows", "broken.json")
+
+
 def test_groups_of_all_collectives_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     said = complaint(capsys, "tune", "all", "ring:ranks=4", "--groups", "0-1;2-3")
     assert "--groups: takes one collective, such as allreduce, not all" in said

@@ -275,6 +275,34 @@ def test_a_table_of_several_schedules_is_repaired_by_the_command(
     assert run(["verify", "new.json", "--proof"]) == 0
 
 
+def test_the_command_with_roots_groups_and_remaining_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "broadcast:root=1", "ring:ranks=4", "-o", "old.json"]) == 0
+    assert run(["plan", "allreduce@rows", "mesh:dims=2x2", "-o", "groups.json"]) == 0
+    capsys.readouterr()
+    # `next` repeats the request, root included
+    for line, request in {
+        "plan broadcast:root=1 ring:ranks=4 --repair old.json": "broadcast:root=1 ring:ranks=4",
+        "plan ring:ranks=4 --repair old.json": "broadcast:root=1 ring:ranks=4",
+        "plan allreduce@rows mesh:dims=2x2 --repair groups.json": "allreduce@rows mesh:dims=2x2",
+    }.items():
+        assert run(line.split()) == 0
+        assert capsys.readouterr().out.endswith(f"    antiphon tune {request}\n")
+    assert run(["plan", "mesh:dims=2x2", "--repair", "groups.json"]) == 0  # how the groups are named is not in the plan
+    assert "next:" not in capsys.readouterr().out
+    assert run(["plan", "ring:ranks=4,only=0-2", "--repair", "old.json", "-o", "new.json"]) == 0
+    assert antiphon.load("new.json").collective.members == (0, 1, 2)
+    capsys.readouterr()
+    for line, message in {
+        "plan broadcast:root=2 ring:ranks=4 --repair old.json": "old.json is for broadcast:root=1; write that",
+        "plan allreduce@columns mesh:dims=2x2 --repair groups.json": "groups.json is for 2 x allreduce of 2",
+    }.items():
+        assert run(line.split()) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "dgx1v", "--planner", "trees", "-o", "old.json"]) == 0

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from antiphon.api._checked import path
-from antiphon.errors import Infeasible, Invalid, quote, unknown
+from antiphon.errors import Infeasible, Invalid, quote
 
 if TYPE_CHECKING:
     from antiphon.core.collective import Collective
@@ -104,18 +104,9 @@ def plans(
 
 def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | None = None) -> Plan:
     """Return the only plan, or of several the one for `collective`; the other parameters are those of `plans`."""
-    from antiphon.core.collective import kind_named
+    from antiphon.select import choose_plan
 
-    by_collective = plans(value, name, on)
-    where = os.fspath(value) if is_path(value) else name
-    collective = kind_named(collective) or collective  # all_reduce is allreduce; the name of a custom one stays
-    if collective and collective not in by_collective:
-        raise unknown(f"collective in {where}", collective, by_collective)
-    if not collective and len(by_collective) > 1:
-        raise Invalid(
-            f"{where}: holds plans for {', '.join(by_collective)}; choose one by FILE:COLL (in Python collective=)"
-        )
-    return by_collective[collective or next(iter(by_collective))]
+    return choose_plan(plans(value, name, on), collective, os.fspath(value) if is_path(value) else name)
 
 
 def verified_plan(value: Any, collective: str, use: str, op: str | None = None, dtype: str | None = None) -> Plan:

@@ -22,11 +22,13 @@ from antiphon.api.machines import collective, topology
 from antiphon.cli.old_spellings import replaced_text
 from antiphon.cli.output import output_help
 from antiphon.core.collective import Collective, kind_named
+from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.cost.lowering_costs import check_lowering
 from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 from antiphon.options import parse_options, parse_yes, plain_value
 from antiphon.registry import find, table
+from antiphon.select import choose_plan, load_plans
 from antiphon.select.parse_request import is_file, names_groups
 from antiphon.units import parse_ranks, parse_seconds
 
@@ -210,6 +212,12 @@ def split_plan(plan: str, collective: str = "") -> tuple[Path, str]:
     return Path(plan), collective
 
 
+def load_plan(plan: str) -> Plan:
+    """Return the plan of PLAN or PLAN:COLL, as in table.json:allreduce."""
+    path, kind = split_plan(plan)
+    return choose_plan(load_plans(path), kind, str(path))
+
+
 def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
     """Split RUNTIME:key=value,... into its name and its options; only options of that runtime are accepted."""
     name, _, tail = on.partition(":")
@@ -256,7 +264,7 @@ def split_machine(spec: str, only: str = "") -> tuple[str, list[int] | None]:
     if match is not None:
         name, separator, only, tail = match.groups()
         spec = f"{name}{separator}{tail}" if tail else name
-    return spec, parse_ranks(only, "TOPO:only") if only else None
+    return spec, parse_ranks(only, "TOPO:only") if only or match is not None else None
 
 
 def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> tuple[Topology, list[int] | None]:

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.costs import predict, predict_library, simulate
-from antiphon.api.files import load
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
@@ -195,7 +194,7 @@ def predict_command(
     ] = None,
     *,
     together: Annotated[
-        bool, typer.Option("--together", help="the plans run at the same time, each on --nbytes of its own")
+        bool, typer.Option("--together", help="the plans run at the same time, each on --nbytes of data")
     ] = False,
     nbytes: Annotated[
         str,
@@ -223,6 +222,10 @@ def predict_command(
     SMs and why.
     """
     if together:
+        _refuse_options("--together", {
+            "--library": bool(library), "--topology": bool(topo), "--only": bool(only),
+            "--collective": bool(collective), "--trace": trace is not None,
+        })  # fmt: skip
         _predict_together([file, *(machine_or_plans or ())], nbytes, model, profile)
         return
     machine_of_library = " ".join(machine_or_plans or ())
@@ -258,24 +261,24 @@ def _predict_together(files: list[str], nbytes: str, model: str, profile: Path |
     """Print the time of several plans that run at the same time."""
     if not nbytes:
         raise Invalid(NEEDS_SIZES)
-    plans = []
-    for path, collective in map(arg.split_plan, files):
-        loaded = load(path)
-        if collective and (not isinstance(loaded, Mapping) or collective not in loaded):
-            raise Invalid(f"{path}: holds no plan for {collective}")
-        plans.append(loaded[collective] if collective else loaded)
+    plans = [arg.load_plan(file) for file in files]
     with working(f"predicting {len(plans)} plans together"):
         rows = predict(plans, parse_sizes(nbytes, "--nbytes"), model=model, profile=profile)
     emit({"rows": rows}, rows_text(rows))
+
+
+def _refuse_options(option: str, used: Mapping[str, bool]) -> None:
+    """Refuse the options that are used although `option` does not read them; nothing is silently ignored."""
+    for name, is_used in used.items():
+        if is_used:
+            raise Invalid(f"{name}: cannot be combined with {option}; leave it out")
 
 
 def _predict_library(
     library: str, kind: str, topo: str, nbytes: str, only: str, plan_options: Mapping[str, bool]
 ) -> None:  # fmt: skip
     """Print the choices of a library; refuse options that are for plans."""
-    for option, is_used in plan_options.items():
-        if is_used:
-            raise Invalid(f"{option}: cannot be combined with --library, which has figures of its own; leave it out")
+    _refuse_options("--library, which has figures of its own", plan_options)
     if not topo:
         raise Invalid(f"--library {library}: name collective and machine, such as: allreduce hgx-h100 --library nccl")
     if not nbytes:

@@ -286,20 +286,27 @@ def degrade_command(
     that costs, `plan --repair OLD.json broken.json` repairs a plan.
     """
     out = sort_outputs("topology degrade", output)["machine"]
+    if not drop and not slow:
+        raise Invalid("degrade: says nothing to degrade; give --drop or --slow")
     intact_machine, _ = arg.machine_and_group(topo, only="")
     machine = degrade(intact_machine, seed=seed, **_parse_failures(drop or (), slow))
     for path in out:
         save_topology(path, machine)
     text = [*_failure_lines(intact_machine, machine), topology_text(machine), *written_lines(*out)]
-    text += _next_lines(topo, str(out[0])) if out else []
+    text += _next_lines(topo, str(out[0]), connected_parts(machine)) if out else []
     emit(json.loads(dumps(machine)) if JsonOutput.requested else None, "\n".join(text))
 
 
-def _next_lines(intact: str, broken: str) -> list[str]:
-    """Return the commands that report what a failure costs, and that repair a plan."""
-    against = shlex.join(["antiphon", "tune", "allreduce", broken, "--against", intact])
+def _next_lines(intact: str, broken: str, components: Sequence[Sequence[int]]) -> list[str]:
+    """Return the commands that report what a failure costs, and that repair a plan.
+
+    `components`: the parts of the broken machine; of several, the commands plan for the first, the largest.
+    """
+    ranks = ranks_text(components[0], len(components[0])) if len(components) > 1 else ""
+    against = ["antiphon", "tune", arg.join_collective("allreduce", None, ranks), broken, "--against", intact]
+    repaired = shlex.quote(f"{broken}:only={ranks}" if ranks else broken)
     title = paragraph("next: plan anew and see what the failure costs, or repair an old plan:")
-    return [*title, f"    {against}", f"    antiphon plan --repair OLD.json {shlex.quote(broken)} -o new.json"]
+    return [*title, f"    {shlex.join(against)}", f"    antiphon plan --repair OLD.json {repaired} -o new.json"]
 
 
 def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
@@ -339,7 +346,8 @@ def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
     """Return what a machine lost, as lines: ranks, links, and whether the others can reach each other."""
     before, after = ({*linked_ranks(each)} for each in (intact, machine))
     components = connected_parts(machine)
-    lost = [f"ranks {ranks_text(sorted(before - after))} lost"] if before - after else []
+    lost_ranks = sorted(before - after)
+    lost = [f"rank{'s' * (len(lost_ranks) > 1)} {ranks_text(lost_ranks)} lost"] if lost_ranks else []
     damage = compare_links(intact, machine, frozenset(after))
     if damage.total:
         lost.append(f"{damage.total} link{'s' * (damage.total != 1)} lost or slower (both directions count once)")

@@ -105,7 +105,7 @@ def certificate_lines(path: Path | None) -> list[str]:
     if path is None:
         return []
     checker = Path(__file__).parent.parent / "certificates" / "check_certificate.py"
-    return [f"  written: {path}; to check it:", f"    python {checker} {path}"]
+    return [f"  written: {path}; to check it:", f"    {shlex.join(['python', str(checker), str(path)])}"]
 
 
 def output_help(command: str) -> str:

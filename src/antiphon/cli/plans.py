@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.costs import predict
-from antiphon.api.machines import topology
+from antiphon.api.machines import collective, topology
 from antiphon.api.plans import compose, plan, repair
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
@@ -22,13 +22,14 @@ from antiphon.core.collective import Collective, kind_named
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
-from antiphon.select import SeveralOrders, every_plan, exact_rounds, figures_of
+from antiphon.select import SeveralOrders, choose_plan, every_plan, exact_rounds, figures_of, load_plans
+from antiphon.select.parse_request import names_groups
 from antiphon.show.columns import LABEL_INDENT, paragraph, table
 from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import library_name, options_text, ratio
-from antiphon.units import format_ends, format_seconds, format_size, parse_seconds, parse_size, parse_sizes
+from antiphon.units import format_ends, format_seconds, format_size, parse_seconds, parse_size, parse_sizes, ranks_text
 
 PlanOutputs = Annotated[list[Path] | None, arg.output_option("plan")]
 PlanNbytes = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
@@ -41,7 +42,7 @@ TreeRoot = Annotated[
     typer.Option("--tree-root", min=0, metavar="RANK", help="with -o FILE.svg: draw the trees of this root only"),
 ]
 ComposedPlans = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option("--from", metavar="PLAN...", help="compose these plans for groups of ranks, one after the other"),
 ]
 AtOnceOption = Annotated[
@@ -277,14 +278,15 @@ def _repair(
     if not topo:
         raise Invalid("--repair: name the degraded machine, as in: plan --repair old.json broken.json")
     file, kind = arg.split_plan(old)
-    machine = topology(topo)
+    name, _, _ = arg.split_collective(coll, root=None, ranks="")
+    intact = choose_plan(load_plans(file), kind or ("" if names_groups(name) else name), str(file))
+    _check_collective(coll, intact, f"{old} is for")
+    machine, _ = arg.machine_and_group(topo, only="")
     with progress(f"repairing {old} for {machine.name}", log=False) as (tell, _):
         plan = repair(
-            file, machine, collective=kind or coll, nbytes=parse_size(nbytes, "--nbytes") if nbytes else None,
+            intact, machine, nbytes=parse_size(nbytes, "--nbytes") if nbytes else None,
             budget=parse_seconds(budget, "--budget", bare=True) if budget else None, seed=seed, progress=tell,
         )  # fmt: skip
-    if coll and (kind_named(coll) or coll) != plan.collective.kind:
-        raise Invalid(f"{coll}: the plan of --repair makes {plan.collective.kind}; write that, or leave it out")
     repaired = [entry.claims["repaired"] for entry in plan.entries]
     kept_rows, total = (sum(claim[key] for claim in repaired) for key in ("kept", "transfers"))
     share, planner = kept_rows / max(total, 1), repaired[-1]["planner"]
@@ -298,13 +300,36 @@ def _repair(
         lines.append(_save_and_describe(plan, figures, out))
     else:
         lines += ["", *_repaired_ranges(plan), "", *_save_verified(plan, out)]
-    anew = f"  next:      to plan anew:\n    antiphon tune {shlex.join([plan.collective.kind, topo])}"
-    lines += [anew] if is_whole else []
+    if is_whole and (coll or intact.collective.kind != "custom"):  # the name of a custom collective is not in its plan
+        request = shlex.join([coll or _collective_text(intact.collective), topo])
+        lines.append(f"  next:      to plan anew:\n    antiphon tune {request}")
     emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}}, "\n".join(lines))
 
 
+def _check_collective(coll: str, plan: Plan, label: str) -> None:
+    """Refuse a COLL that is not the collective of a plan; root, ranks and groups count if COLL names them."""
+    if not coll:
+        return
+    name, root, ranks = arg.split_collective(coll, root=None, ranks="")
+    if root is None and ranks is None and not names_groups(name):
+        is_same = (kind_named(name) or name) == plan.collective.kind
+    else:
+        is_same = collective(name, plan.topology, root=root, ranks=ranks) == plan.collective
+    if not is_same:
+        raise Invalid(f"{coll}: {label} {_collective_text(plan.collective)}; write that, or leave it out")
+
+
+def _collective_text(target: Collective) -> str:
+    """Return a collective as COLL names it, with its root and ranks unless they are the default ones; or its title."""
+    if target.kind == "custom":
+        return target.title
+    root = target.roots[0] if target.roots and target.roots[0] != target.members[0] else None
+    ranks = ranks_text(target.members, len(target.members)) if len(target.members) < target.ranks else ""
+    return arg.join_collective(target.kind, root, ranks)
+
+
 def compose_command(
-    files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
+    files: Annotated[list[str], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
     at_once: AtOnceOption = False,
     shares: Shares = "",
     output: Annotated[list[Path] | None, arg.output_option("compose")] = None,
@@ -314,9 +339,9 @@ def compose_command(
     """Compose plans: one after the other, or at once. `coll`, `topo`: the collective and machine that must result."""
     out = sort_outputs("compose", output)["plan"]
     with working(f"putting {len(files)} plans together"):
-        plan = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
-    if coll and (kind_named(coll) or coll) != plan.collective.kind:
-        raise Invalid(f"{coll}: the plans of --from make {plan.collective.kind}; write that, or leave it out")
+        plans = [arg.load_plan(file) for file in files]
+        plan = compose(plans, at_once=at_once, shares=shares.split(",") if shares else None)
+    _check_collective(coll, plan, "the plans of --from make")
     if topo and topology(topo) != plan.topology:
         raise Invalid(f"{topo}: the plans of --from are for {plan.topology.name}; name that, or leave it out")
     figures = figures_of(plan)

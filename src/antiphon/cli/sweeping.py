@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,15 +154,19 @@ def get_command(
 ) -> None:  # fmt: skip
     """Get a plan from a store without planning; exit code 1 if it is not there."""
     out = sort_outputs("store get", output)["plan"]
-    coll, root, group = arg.split_collective(coll, root=None, ranks="")
+    name, root, group = arg.split_collective(coll, root=None, ranks="")
     machine, members = arg.machine_and_group(topo, only, group)
     answer = sweeping.get(
-        coll, machine, store=store or None, nbytes=nbytes or None, model=model or None, planners=planner or (),
+        name, machine, store=store or None, nbytes=nbytes or None, model=model or None, planners=planner or (),
         root=root, ranks=members,
     )  # fmt: skip
     if answer is None:
         location = sweeping.as_store(store or None).location
-        raise NotFound(f"{location} has no such plan; `antiphon tune {coll} {topo} --store {location}` makes it")
+        flags = {"--nbytes": nbytes, "--model": model, "--only": only}
+        words = [word for flag, value in flags.items() if value for word in (flag, value)]
+        words += [word for planner_name in planner or () for word in ("--planner", planner_name)]
+        command = shlex.join(["antiphon", "tune", coll, topo, *words, "--store", str(location)])
+        raise NotFound(f"{location} has no such plan; `{command}` makes it")
     for path in out:
         save(answer.plan, path)
     emit(_answer_json(answer), "\n".join([_answer_text(answer), *written_lines(*out)]))

@@ -23,6 +23,7 @@ from antiphon.select import (
     check_failures,
     check_frontier,
     check_plans,
+    choose_plan,
     figures_of,
     is_frontier_file,
     list_unchecked,
@@ -93,15 +94,16 @@ def verify_command(
     if bool(runtime) != bool(nbytes):
         raise Invalid("--for and --nbytes: a runtime is checked for a call of one size; give both, or neither")
     plan_file, collective = arg.split_plan(file, collective)
-    if not runtime and (in_place is not None or collective or every):
-        raise Invalid("--in-place, --all and PLAN:COLL: are for --for RUNTIME; give it, too, or leave them out")
+    if not runtime and (in_place is not None or every):
+        raise Invalid("--in-place and --all: are for --for RUNTIME; give it, too, or leave them out")
     size = parse_size(nbytes, "--nbytes") if nbytes else 0
     not_run: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}  # keys of the JSON of a failure
     machine = arg.machine_or_none(topo, only)
     if is_frontier_file(plan_file):
         return _verify_frontier(plan_file, as_it_stands=machine is None and not (runtime or op or dtype))
     try:
-        plans = load_plans(plan_file, machine, dead=())  # of the intact machine; those for failures are checked below
+        # plans of the intact machine; those for failures are checked below
+        plans = _choose_plans(load_plans(plan_file, machine, dead=()), collective, plan_file)
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}")
         raise typer.Exit(1) from None
@@ -111,7 +113,9 @@ def verify_command(
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):  # errors begin with the file's name
         operation = _canonical_names(op, dtype)
         verdict = check_plans(list(plans.values()), machine, proof=proof, **operation)
-        verdict = verdict if machine is not None else check_failures(verdict, plan_file, proof=proof, **operation)
+        verdict = verdict if machine is not None else check_failures(
+            verdict, plan_file, kinds=[*plans], proof=proof, **operation
+        )  # fmt: skip
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
         where = f"without {verdict.dead}: {kind}" if verdict.dead else kind
@@ -141,6 +145,14 @@ def verify_command(
     emit(value, "\n".join(lines))
     if value.get("will_run") is False:
         raise typer.Exit(1)
+
+
+def _choose_plans(plans: dict[str, Plan], collective: str, path: Path) -> dict[str, Plan]:
+    """Return the plan for `collective` alone, of those that a file holds by collective; "": all."""
+    if not collective:
+        return plans
+    chosen = choose_plan(plans, collective, str(path))
+    return {chosen.collective.kind: chosen}
 
 
 def _schedules_text(plans: Iterable[Plan]) -> str:

@@ -200,7 +200,7 @@ def _check_named_routes(
     >>> src, dst, route, bad = *np.array([[1, 1, 0], [0, 2, 2], [0, 0, -1]]), {}
     >>> _check_named_routes(machine(), src, dst, route, Routes.of([[1]]), bad)
     >>> bad
-    {1: 'its route 0 leads from node 1 to 0, not from 1 to 2'}
+    {1: 'names route 0, which leads from node 1 to 0, not from 1 to 2'}
     """
     rows = np.flatnonzero(route >= 0)
     if not rows.size:
@@ -214,14 +214,14 @@ def _check_named_routes(
     if faults:
         faulty = np.isin(route[rows], np.array(list(faults)))
         for row in rows[faulty]:
-            fault_of.setdefault(int(row), f"its route {route[row]} {faults[int(route[row])]}")
+            fault_of.setdefault(int(row), f"names route {route[row]}, which {faults[int(route[row])]}")
         rows = rows[~faulty]
     row_routes = route[rows]
     first, last = table.links[table.ptr[row_routes]], table.links[table.ptr[row_routes + 1] - 1]
     wrong = (topology.link_src[first] != src[rows]) | (topology.link_dst[last] != dst[rows])
     for row, a, b in zip(rows[wrong], first[wrong], last[wrong], strict=True):
         ends, row_ends = f"{topology.link_src[a]} to {topology.link_dst[b]}", f"{src[row]} to {dst[row]}"
-        fault_of.setdefault(int(row), f"its route {route[row]} leads from node {ends}, not from {row_ends}")
+        fault_of.setdefault(int(row), f"names route {route[row]}, which leads from node {ends}, not from {row_ends}")
 
 
 def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.core.collective import KINDS, Collective
+from antiphon.core.collective import KINDS, Collective, kind_named
 from antiphon.core.files import name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout
 from antiphon.core.plan import Plan
@@ -21,7 +21,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid, quote, unknown
 from antiphon.formats.piccl.readers import read_schedule
 from antiphon.registry import Entry, PlannerCapabilities
 from antiphon.select.failures import FailureClass, choose_surviving, read_dead
@@ -87,6 +87,16 @@ def save_plans(
         raise Invalid("there is no plan to write: no planner could plan the request")
     is_table = table or bool(failures)
     write_bytes(path, dump_tables(plans, model, failures) if is_table else dumps(next(iter(plans.values()))))
+
+
+def choose_plan(plans: Mapping[str, Plan], collective: str, where: str) -> Plan:
+    """Return the only plan, or of several the one for `collective`; errors call what holds the plans `where`."""
+    collective = kind_named(collective) or collective  # all_reduce is allreduce; the name of a custom one stays
+    if collective and collective not in plans:
+        raise unknown(f"collective in {where}", collective, plans)
+    if not collective and len(plans) > 1:
+        raise Invalid(f"{where}: holds plans for {', '.join(plans)}; choose one by FILE:COLL (in Python collective=)")
+    return plans[collective or next(iter(plans))]
 
 
 def load_plans(

@@ -346,7 +346,7 @@ def put_together(plans: Sequence[Plan], *, at_once: bool = False, shares: Sequen
         if each_plan.topology != topology:
             raise Invalid(
                 f"compose: plan {number} is for {each_plan.topology.name}, plan 1 for {topology.name}: not the same "
-                "machine; plan groups of ranks of one machine (--ranks 0-7)"
+                "machine; plan groups of ranks of one machine, such as allreduce:ranks=0-7"
             )
         if len(each_plan.entries) > 1:
             raise Invalid(

@@ -17,7 +17,7 @@ sum of the constraints that every schedule meets. So the point is optimal, and n
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -127,17 +127,20 @@ def check_plans(
 
 
 def check_failures(
-    verdict: PlanVerdict, path: str | os.PathLike[str], *, proof: bool = False, op: str | None = None,
-    dtype: str | None = None,
+    verdict: PlanVerdict, path: str | os.PathLike[str], *, kinds: Collection[str] | None = None, proof: bool = False,
+    op: str | None = None, dtype: str | None = None,
 ) -> PlanVerdict:  # fmt: skip
     """Check a file's plans for single failures: return `verdict` with their proofs, or the verdict on a wrong one.
 
+    `kinds`: only the plans of these collectives; None: all.
     The plans of a class of failures are checked with their claims on the machine without its first failure. For the
     other failures of the class, only the schedules are verified, renumbered as at run time.
     """
     names = list_failures(path)
     for name, *names_alike in names if verdict.fault is None else ():
-        plans = list(load_failure(path, name).values())
+        plans = [plan for kind, plan in load_failure(path, name).items() if kinds is None or kind in kinds]
+        if not plans:  # these collectives lost their root
+            continue
         failure_verdict = check_plans(plans, proof=proof, op=op, dtype=dtype)
         if failure_verdict.fault is not None:
             return replace(failure_verdict, dead=name)

@@ -27,6 +27,7 @@ import numpy as np
 
 from antiphon.core.bounds import strip_abilities
 from antiphon.core.bounds.joint import JointSearch
+from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Floats, Ints, Longs
@@ -71,6 +72,7 @@ def groups(
     for name in names:
         if find("planner", name).can.composes:
             raise Invalid(f"option inside: planner {name} composes itself; name one that plans directly")
+    latency_of(request.topology, needs_of(request.collective))  # raises Invalid if links connect no ranks of a group
     merged: list[_Merged] = []
     refusals: list[AntiphonError] = []
     for method, plan in (("alone", _plan_alone), ("shared", _plan_shared)):
