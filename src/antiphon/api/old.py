@@ -17,7 +17,7 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     """Call `antiphon.measure.bench`, or the function of `antiphon.measure` that `what` names."""
     if not isinstance(what, str) or what not in ("genmodel", "loggp", "memory", "micro"):
         return measuring.bench(what, topology, nbytes, **how)
-    if "ranks" in how:  # the name of the parameter then
+    if "ranks" in how:  # as the previous version called this parameter
         how["processes"] = how.pop("ranks")
     if what == "micro":
         return measuring.micro(topology, nbytes, **how)

@@ -32,7 +32,8 @@ class Search:
     deterministic
         Combine every element in one fixed order at all sizes.
     sweep
-        Values of options to try: {"k": "2:64"}, {"k": [2, 4]} or {"k": "factors"} (of the number of ranks).
+        Values of options to try: {"k": "2:64"} (every number from 2 to 64), {"k": [2, 4]} or {"k": "factors"} (of the
+        number of ranks).
     plans
         Files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which become candidates named `plan`.
     shortlist

@@ -25,8 +25,8 @@ class Recording:
     plan
         The plan, if `export` wrote the traces (not verified), else None.
     collectives
-        A row per call of a collective: rank, node, name, collective, nbytes, group, members, root, start_us,
-        duration_us.
+        A row per call of a collective: rank, node (its number in the rank's trace), name, collective, nbytes, group,
+        members, root, start_us, duration_us.
     """
 
     plan: Plan | None
@@ -57,7 +57,7 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
     Returns
     -------
     list of dict
-        A row per trace: file, title, events and start_us.
+        A row per trace: file, title, events and start_us (its first time, which becomes 0 in the merged file).
 
     Raises
     ------

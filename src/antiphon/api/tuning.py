@@ -67,8 +67,9 @@ def tune(  # noqa: PLR0913
     against
         The intact machine, if `topology` is a degraded one: adds bounds before and after, and lost links.
     progress
-        Called with the number of finished candidates, their total, and a text: the candidates "running" with the CPU
-        seconds of each, or the last one; the best so far, its gap, and how much faster others can be.
+        Called with the number of finished candidates, their total, and a text. It names the candidates "running" with
+        the CPU seconds of each (if none is, the one that ended last), then the best so far for the largest size, its
+        gap, and the largest gap at any size.
     search
         How hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
         shortlist=, failures=, counts=)`.
@@ -78,7 +79,8 @@ def tune(  # noqa: PLR0913
     Tuning
         `.plan` is the best plan (`.plans` for several collectives), `.ranges` maps sizes to schedules;
         also `.candidates`, `.stopped` (candidates that reached their budget), `.as_json()` and `.save(file)`;
-        with measured counts of an alltoall in `search`, `.counts`: the plan's time at them over the lower bound.
+        with measured counts of an alltoall in `search`, `.counts`: the plan's time at them over the lower bound, at the
+        largest size.
 
     Raises
     ------
@@ -184,12 +186,13 @@ def tune_over(  # noqa: PLR0913
     """
     from antiphon.select import tune_over as find
 
-    effort = as_search(search)
+    checked_search = as_search(search)
     of_one_machine = ("plans", "shortlist", "failures", "counts")
     for name in of_one_machine:
-        if effort.has(name):
+        if checked_search.has(name):
             raise Invalid(f"{name}: is for one machine; leave it out")
-    options = {name: value for name, value in effort.options().items() if name not in of_one_machine}
+    # `options` has the shortlist even if it is not set
+    options = {name: value for name, value in checked_search.options().items() if name not in of_one_machine}
     return find(
         _inputs.path_as_text(collective), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes,
         model=model or "",

@@ -20,6 +20,7 @@ PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compi
 def doctor_command() -> None:
     """Find what is on this machine, which of Antiphon's workflows work here, in what order to try them, and which
     parts are unproven. Nothing is changed or measured."""
+    # unproven parts: `status` of a workflow states on what hardware it was tested
     with working("looking at this machine"):
         inventory = doctor()
     emit(inventory, "\n".join(doctor_lines(inventory)))
@@ -27,6 +28,7 @@ def doctor_command() -> None:
 
 def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     """Return what to try first, the ways to use Antiphon on this machine, then what is on it."""
+    # the inventory calls a workflow a route; row["route"] below is what a workflow does, as text
     processors, gpus, workflows = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"

@@ -34,6 +34,7 @@ def explore_command(
     times by size, and the cut that limits every plan; of a frontier its points, of a sweep its machines, of a trace its
     messages. One model predicts all times; those of TRACE stand beside them.
     """
+    # The page loads nothing, as its data and scripts are all in it. TRACE: the second file, of a run of the plan.
     out = sort_outputs("explore", output)["page"]
     if len(files) > 2:
         raise Invalid(f"{files[2]}: expected one file, or a plan and a trace of its run")

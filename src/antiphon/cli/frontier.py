@@ -54,8 +54,10 @@ def frontier_command(
     # options of the planner on the command line, parameters of their own in Python
     limits = {key: options.pop(key) for key in ("k", "steps", "memory") if key in options}
     if "memory" in limits:
-        limits["memory"] = float(exact(str(limits["memory"]), "option memory"))  # GiB; 1.5 is still a text
+        # GiB; `split_options` converts whole numbers only, so 1.5 is still a text
+        limits["memory"] = float(exact(str(limits["memory"]), "option memory"))
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
+    # The first line of progress: the search begins with the points of the fewest steps.
     # tell: lines that may be overwritten; keep: lines that stay
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
         searched = ""  # the collective of the candidates that are tried, if it is not the points'

@@ -65,8 +65,8 @@ def choice_lines(rows: Sequence[Row]) -> list[str]:
 def _choice_text(choice: Mapping[str, Any]) -> str:
     """Return a launch configuration of the GPU engine as text.
 
-    `rounds`: slices of the data of a thread block, one after another. `tables`: the variant of the kernel; "plain": the
-    usual one.
+    `rounds`: slices of the data of a thread block, one after another. `tables`: how data travel, a key of TABLES
+    (runtimes/device/call_choices.py): "plain", as usual; "arrival": the output is filled in the order of arrival.
 
     >>> _choice_text({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
     'one kernel, 8 lanes, 4 rounds'
@@ -97,6 +97,7 @@ def _lab_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     Per link, `expected` are the bytes that the plan sends over it, and `counted` those of its network device.
     """
     lines: list[str] = []
+    # sizes without a figure in the column "over predicted", although there is a prediction
     small = [format_size(row["nbytes"]) for row in rows if row["over_predicted"] is None and row["predicted_seconds"]]
     if small:
         lines += paragraph(

@@ -145,7 +145,10 @@ def cut(collective: Collective, parts: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Local:
-    """Work that every rank does in its own memory at the end. Cost models and exports read it, no runtime does it."""
+    """Work in its own memory with which every rank ends the published algorithm.
+
+    Cost models and exports count it. Our runtimes leave it out, as a program places every chunk where it belongs.
+    """
 
     kind: str  # any name: planners declare "rotation" (Bruck) and "permute"
     share: Fraction  # of nbytes, per rank

@@ -82,7 +82,11 @@ def _work(terms: PoolTerms[Job], interrupts: list[KeyboardInterrupt], job: Job, 
 
 
 def can_interrupt() -> bool:
-    """Return whether `interrupted_after` interrupts this thread: on Linux only the main one, which gets signals."""
+    """Return whether `interrupted_after` interrupts this thread: on Linux only the main one, which gets signals.
+
+    Elsewhere it interrupts any thread, if need be by a watching one. On Linux other threads leave jobs with a budget to
+    processes of their own, so they need none.
+    """
     return not CAN_ISOLATE or _gets_signals()
 
 

@@ -70,9 +70,10 @@ def assign_stretches(line: DataLine, ranks: int, stretches: ScratchStretches, la
     third takes the slot of the first.
 
     >>> from antiphon.core.example import star
-    >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
+    >>> zeros, ones = np.zeros(3, np.int64), np.ones(3, np.int64)
     >>> first_use, last_use = np.array([0, 1, 3]), np.array([2, 5, 4])
-    >>> stretches = ScratchStretches(point, point, same, same, first_use=first_use, last_use=last_use)
+    >>> columns = {"rank": zeros, "begin": zeros, "end": ones, "pieces": ones}
+    >>> stretches = ScratchStretches(**columns, first_use=first_use, last_use=last_use)
     >>> slots = assign_stretches(DataLine.of(star()), ranks=1, stretches=stretches, lag=0)
     >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
     ([0, 1, 0], [-1, -1, 0], [0, 2])
@@ -173,7 +174,8 @@ class DataMoves:
 def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
 
-    `staged`: every row from rank to rank goes into scratch. The arrays of `Values` used here are, per version: `place`
+    `staged`: every row from rank to rank goes into scratch. The arrays of `Values` used here are, per row:
+    `version_table.read` and `version_table.write` (the versions that it reads and writes). Per version: `place`
     (-1: in scratch), `overwritten` (the next version has the same place), `read_at_overwrite` (it is read in the step
     that writes the next one), `moment` (of its step; rows have `time`, on the same scale), `group`. Per group:
     `version` (that it writes), `count` (of its operands), `first` (operand). Per operand: `row` (that brings it, -1:
@@ -194,7 +196,8 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     read, write = values.version_table.read.astype(np.int64), values.version_table.write.astype(np.int64)
     group = values.group[write]
     # A fold makes versions of several operands, and versions that may not come straight to their place because the old
-    # version there (its number is one less) is read in the same step.
+    # version there is read in the same step. The old version has the number before: no group writes a cell's first
+    # version, which is its initial value.
     must_wait = values.overwritten & values.read_at_overwrite
     folded = (values.count > 1) | must_wait[values.version - 1]
     local = schedule.src == schedule.dst
@@ -301,7 +304,7 @@ def folds(prepared: Prepared, movement: DataMoves) -> Folds:
     ([0, -1, -1], [0, 1, 2], [0, 7, 6])
     """
     values, line = prepared.values, prepared.line
-    # Operands that wait in scratch lie in their row's stretch, all others where their version lies.
+    # Operands that wait in scratch lie in their row's stretch, all others where their version (`operand`) lies.
     is_waiting = values.row >= 0
     is_waiting[is_waiting] = movement.waiting[values.row[is_waiting]]
     base = movement.base[values.operand]

@@ -127,12 +127,14 @@ def _weight_rows() -> Iterator[Row]:
     Their number by multiplicative weights depends on how ties are broken; after the integer program it does not.
     """
     box = topology("dgx1v")
+    # `unit`: the integer program counts capacities in a number that also divides the rate of one link
     machine = directed_machine(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, root=0, epsilon=epsilon) for epsilon in EPSILONS}
     default_packing = packings[0.05]  # `packed`: number of trees before minimising; `trees`: those after it
     is_near_optimum = all(
         packing.packed_rate >= (1 - Fraction(str(epsilon))) * packing.optimum for epsilon, packing in packings.items()
     )
+    # "a draw" in the row: the number before minimising is a matter of chance
     counts = ", ".join(f"{packing.packed} at {epsilon}" for epsilon, packing in packings.items())
     yield row(
         "dgx1v broadcast, trees before minimising", {"trees": 181}, {"trees": default_packing.packed},
@@ -156,7 +158,7 @@ def _weight_rows() -> Iterator[Row]:
 
 
 def _tree_rates(packing: Blink) -> str:
-    """Return the rate of every tree, in links."""
+    """Return the distinct rates of the trees, in multiples of the rate of one link, as text."""
     unit = topology("dgx1v").unit
     return ", ".join(sorted({str(tree.rate / unit) for tree in packing.trees}))
 
@@ -262,10 +264,11 @@ def machine_rows(name: str, kind: str, full_plans: list[RatedPlan]) -> Iterator[
     )  # fmt: skip
     exact_plan = plan_and_rate(exact, box, kind)
     ours = {"trees": exact_plan.count, "rate": str(exact_plan.rate)}
-    more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 of weight 1 are needed"
+    # the text where our fewest trees at the optimum are not the six published ones
+    differs_from_six = f"trees of weights {exact_plan.weights} reach it; 6 of weight 1 are needed"
     yield row(
         f"{name} {kind}, fewest at the optimum", published, ours, exact_plan.rate == optimum and exact_plan.proved,
-        deviation=more_than_six if published and ours != published else None,
+        deviation=differs_from_six if published and ours != published else None,
         note=f"{exact_plan.summary}; weights {exact_plan.weights}", engine="trees", proof=proof,
     )  # fmt: skip
     full_plans += [exact_plan, blink_plan]

@@ -4,7 +4,8 @@ The paper publishes simulated times of GenTree, GenTree* (without data rearrange
 explains the names) for three sizes on six networks. On one switch our times by GenModel agree within 4 %. On trees of
 switches ours come from the model `flows` (links shared fairly) and from GenModel. Where ours differ from the published
 times, the row's note explains why. For example, a published latency is too small for the steps of the algorithm.
-The first arguments of `row` are name, published figures, ours, and whether they agree.
+The first arguments of `row` are name, published figures, ours, and whether they agree. "Table 5" in the notes: the
+paper's parameters of GenModel (profile genmodel-table5).
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ def compare_fastest(network: str, simulated: Mapping[str, Times]) -> Row:
         runner_up[size] = min(RIVALS, key=lambda name: simulated[name][size])
         ours[size] = simulated[runner_up[size]][size] / simulated["GenTree"][size]
     deviations = relative_deviations(list(ours.values()), list(published.values()))
+    # `agreement`: whether the figures are near, then whether the paper's claim holds, here that GenTree is the fastest
     return row(
         f"{network}, GenTree against the fastest other", {"speedup": round_seconds(published)},
         {"speedup": round_seconds(ours)}, agreement(_are_near(ours, published), min(ours.values()) >= 1),
@@ -156,6 +158,7 @@ def compare_rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
     with_it, without_it = TABLE7[network]["GenTree"], TABLE7[network]["GenTree*"]
     published = {size: 1 - a / b for size, a, b in zip(SIZES, with_it, without_it, strict=True)}
     ours = {size: 1 - simulated["GenTree"][size] / simulated["GenTree*"][size] for size in SIZES}
+    # `agreement`: whether the figures are near, then whether the paper's claim holds, here that it saves time
     return row(
         f"{network}, data rearrangement saves time",
         {"saves": round_seconds(published)}, {"saves": round_seconds(ours)},
@@ -185,6 +188,7 @@ def _explain_deviation(
         return CPS[network]
     if name == "RHD":
         return "with the large parts far away, as in textbooks, it is nearest to the published times"
+    # GenTree: seconds per float, the published ones and ours, in multiples of the least that a server's link needs
     return (
         f"the published time grows by {growth(ranks, published):.1f} times what the link of a server takes at least "
         f"for each float, ours by {growth(ranks, ours):.1f}: from the leaves upwards every level moves its share only"
@@ -224,6 +228,8 @@ _TIERS = (
 CPS = {  # by network, why the published times of CPS differ from ours
     "SYM384": _TIERS,
     "SYM512": _TIERS,
+    # the sum of a server's link and of its switch's link to the root, compared with the published times: a third more
+    # with a switch of 32 servers, 4 % less with one of 16
     "ASY384": "GenModel counts the busiest link, above a switch of 32; no sum over the links of one switch gives the "
     "published times (32 servers: a third more, 16: 4 % less)",
     "CDC384": "256 servers send to each receiver over the link between the data centres, whose incast then is 2.3 "

@@ -68,8 +68,9 @@ FAMILIES = (KRING, RECMULT, PERMUTED)
 class Plans:
     """A family's verified schedules of one collective, by k: first `family.plain`, then by growing k.
 
-    Several k may lead to the same radices of the rounds (64 ranks with k = 8, 16 or 32: 8x8). Of these only the least k
-    is listed.
+    The planners of recursive multiplying take the fewest radices of at most k whose product is the number of ranks, as
+    equal as they can be. So several k may lead to the same radices (64 ranks with k = 8, 16 or 32: 8x8). Of these only
+    the least k is listed.
     """
 
     family: PaperAlgorithm
@@ -90,7 +91,8 @@ class Plans:
     def _closed_form(self, k: int, nbytes: int) -> float:
         """Return the seconds by the formulas of section III.
 
-        A round is priced as between hosts if any partner is in another host, else as within a host.
+        A round is priced as between hosts if any partner is in another host, else as within a host. That is exact where
+        the number of ranks is a power of 2, as in all figures; a group of 3 ranks may lie in two hosts.
         """
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
         within_host, between_hosts = profile_levels()

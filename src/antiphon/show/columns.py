@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 NARROWEST, WIDEST = 60, 200  # characters per line, on wider terminals too: longer lines are hard to read
 DEFAULT_WIDTH, DEFAULT_LINES = 100, 24  # characters per line where the output is no terminal; lines do not matter
 LABEL_INDENT = " " * 13  # of lines that go on under the text behind a label, such as "  because    "
-_MIN_WIDTH = 10  # characters to which a column is narrowed at most
-_MIN_TEXT_WIDTH = 24  # characters to which a last column of running text is narrowed at most
+_MIN_WIDTH = 10  # characters to which a column is narrowed at most, except as the last resort of `wrap_table`
+# Characters to which a last column of running text is narrowed first. A word that is longer keeps no column wider.
+_MIN_TEXT_WIDTH = 24
 
 
 def width() -> int:
@@ -31,7 +32,7 @@ def width() -> int:
 def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float | None], str]]:
     """Return the unit for the heads of columns with these times, and a function that writes a cell in that unit.
 
-    A cell has four digits, or is "-" for None.
+    A cell has up to four significant digits, and all digits of a number from 1000 on; it is "-" for None.
 
     >>> unit, cell = time_column([1.361e-05, None, 0.0136164])
     >>> unit, cell(0.0136164), cell(None)
@@ -43,7 +44,7 @@ def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float |
 
 
 def _four_digits(value: float) -> str:
-    """Return a number with four digits, or all digits of a larger one; never as 1.36e+04."""
+    """Return a number with up to four significant digits, from 1000 on as a whole number; never as 1.36e+04."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
@@ -89,7 +90,11 @@ def fitted_rows(
 
 
 def dropped_text(head: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str]) -> str:
-    """Return how wide a terminal must be to show the columns that were left out; "" if none were."""
+    """Return at which width of the terminal the columns that were left out are shown; "" if none were left out.
+
+    It is the width at which no text is broken, at most WIDEST. Narrower terminals may do, as texts are broken before a
+    column is left out.
+    """
     return f"at {min(natural_width(head, rows), WIDEST)}+ columns also: {', '.join(dropped)}" if dropped else ""
 
 
@@ -168,7 +173,7 @@ def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence
 
 def _lines_of(row: Sequence[str], widths: Sequence[int], is_numeric: Sequence[bool]) -> list[str]:
     """Return a row of a table as lines, its cells broken to the widths of their columns."""
-    cells_lines = [_break_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+    cells_lines = [_break_cell(cell, column_width) for cell, column_width in zip(row, widths, strict=True)]
     lines = []
     for number in range(max(map(len, cells_lines))):
         cells = [cell_lines[number] if number < len(cell_lines) else "" for cell_lines in cells_lines]
@@ -177,10 +182,10 @@ def _lines_of(row: Sequence[str], widths: Sequence[int], is_numeric: Sequence[bo
     return lines
 
 
-def _break_cell(cell: str, columns: int) -> list[str]:
+def _break_cell(cell: str, column_width: int) -> list[str]:
     """Return a cell as lines, broken between words; a word wider than its column at a hyphen, else anywhere."""
     lines = []
     for line in cell.split("\n"):
-        hyphens = any(len(word) > columns for word in line.split())
-        lines += [line] if len(line) <= columns else textwrap.wrap(line, columns, break_on_hyphens=hyphens)
+        hyphens = any(len(word) > column_width for word in line.split())
+        lines += [line] if len(line) <= column_width else textwrap.wrap(line, column_width, break_on_hyphens=hyphens)
     return lines

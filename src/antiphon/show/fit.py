@@ -317,7 +317,8 @@ def loggp_svg(fit: LogGPFit) -> str:
         points = [point for point in (Point(*row) for row in columns) if point.measured > 0 and point.fitted > 0]
         if points:
             series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))
-    breaks = ", ".join(format_size(regime_break.before) for regime_break in fit.breaks)  # where a later one begins
+    # `before`: the first measured size of the later regime
+    breaks = ", ".join(format_size(regime_break.before) for regime_break in fit.breaks)
     title = f"LogGP fitted to {plural(len(fit.measured), 'measurement')}"
     title += f", regimes from {format_size(fit.regimes[0].low)}, {breaks} on" if breaks else ""
     # the x axis is log2 of the size, so an integer x is a power of two

@@ -56,6 +56,7 @@ def frontier_text(frontier: Frontier) -> str:
         lines += paragraph("no certificate: only the bounds below are proved, nothing for that many steps", rest="    ")
     for label in dict.fromkeys(point.proof for point in frontier.points):
         k_values = sorted({p.k for p in frontier.points if p.proof == label and p.k is not None})
+        # the least k: the label then holds for every point that has it
         lines += paragraph(f"{label}: {_LABELS[label].format(k=k_values[0] if k_values else 'k')}", rest="    ")
     if any(_is_of_halves(point) for point in frontier.points):
         lines += paragraph(
@@ -182,7 +183,8 @@ def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[
     return lines
 
 
-# Where the sentence of a refusal is broken into lines: before the words that begin its clauses
+# Where the sentence of a refusal is broken into lines: before the words that begin its clauses. The sentences stem from
+# _explain.py and one_point.py in planners/synth: "no algorithm with S = 1 exists for ...: rank 2 is 2 steps away ...".
 _CLAUSE_BREAKS = re.compile(
     r"(?<!with one of them): (?=as |counting |rank |each |for each |a proof )|; (?=with |in step |as )"
 )

@@ -37,7 +37,7 @@ def ring(
     *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: YesOrNo = False
 ) -> Topology:
     """Rank i is linked with i-1 and i+1, both ways (two ranks: one link each way)."""
-    nodes = np.arange(ranks_of(ranks))
+    nodes = np.arange(ranks_of(ranks))  # at least 2: `ranks_of` refuses fewer
     neighbours = [(nodes + 1) % ranks] if ranks == 2 else [(nodes + 1) % ranks, (nodes - 1) % ranks]
     src, dst = np.tile(nodes, len(neighbours)), np.concatenate(neighbours)
     return _build_network(f"ring:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers)
@@ -127,7 +127,7 @@ def hypercube(
         raise Invalid("hypercube needs ranks or dims, one of them; for example hypercube:ranks=16 or hypercube:dims=4")
     if dims is not None and (isinstance(dims, bool) or not isinstance(dims, int) or not 1 <= dims <= 20):
         raise Invalid(f"dims={dims!r}: expected the number of bits of a rank's number, from 1 to 20")
-    count = ranks_of(2**dims if dims is not None else ranks)
+    count = ranks_of(2**dims if dims is not None else ranks)  # at least 2: `ranks_of` refuses fewer
     if count & (count - 1):
         low = 1 << (count.bit_length() - 1)
         raise Invalid(f"ranks={count}: a hypercube has a power of 2 of them; {low} or {2 * low}")

@@ -60,7 +60,8 @@ def switches_with_own_data(topology: Topology, abilities: Mapping[int, Ability])
     """Return the switches whose links surely carry a rank's own data as well.
 
     Own data are the destination's own contribution to a reduction, and the copy that the source of a multicast keeps.
-    The switches have the ability `own`, not `through`, and links only with ranks, with each in both directions.
+    The switches have the ability `own`, not `through` (see `_crossing_share`), and links only with ranks, with each in
+    both directions.
     """
     into: dict[int, set[int]] = {
         node: set() for node, ability in abilities.items() if ability.own and not ability.through
@@ -181,7 +182,9 @@ def _times_between_boxes(
 def _crossing_share(ability: Ability, ranks: int) -> Fraction:
     """Return the fraction of all data that each link of a switch carries each way, if every rank has an equal share
     combined there and copied to the others."""
-    own_share = int(ability.own and not ability.through)  # a rank's operand of its own share, or its copy of the result
+    # A rank's operand of its own share, or its copy of the result. With `through` one joint leads from all ranks to
+    # all: every operand and every result crosses once, a rank's own among them, and nothing is added.
+    own_share = int(ability.own and not ability.through)
     return Fraction(ranks + own_share, ranks)
 
 

@@ -51,8 +51,8 @@ def find_slowest_need(topology: Topology, needs: Needs, distance: Distance | Non
     without. `distance` (the witness of the fewest steps) is tried first, so that the result is never less than these
     steps at the least latency of any link.
 
-    One search per holder, or backwards per destination, whichever are fewer: O(n * links * log nodes). If that exceeds
-    MOST_WORK, only the first searches are made, and the result is a weaker bound.
+    One search per holder, or backwards per destination, whichever are fewer: O(searches * links * log nodes). If that
+    exceeds MOST_WORK, only the first searches are made, and the result is a weaker bound.
     """
     if not len(needs) or distance is None:
         return None

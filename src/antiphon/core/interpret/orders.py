@@ -61,6 +61,7 @@ def _hash_cells(analysis: Analysis) -> Hashes:
     """
     hashes = np.zeros((2, len(analysis.cell_chunk)), np.uint64)
     # An input is identified by its contribution number, in a reducescatter the rank, which is the same for all blocks.
+    # `least_ids`: by (rank, block) pair of the input, the least contribution number among those that the rank holds
     leaves = least_ids(analysis.schedule)[analysis.inputs.pair].astype(np.uint64)
     hashes[:, analysis.inputs.cell] = _mix_bits(np.add(leaves, _SEEDS))
     bounds = pointers(analysis.level, analysis.levels)

@@ -149,8 +149,8 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                     _require_descending(out, previous, own_sends)
                 previous = own_sends
     if question.shared:
-        # Counters count groups of crossings first, then their sums. Proofs are short if a group is a step where every
-        # step needs a crossing (fewest steps), else an arc.
+        # Counters count groups of crossings first, then their sums. With the fewest steps, every step needs a crossing,
+        # and proofs are short with a group per step; otherwise with a group per arc.
         by_step = steps == instance.least_steps
         groups: dict[int, list[list[int]]] = defaultdict(list)  # by step, or by arc
         for arc, step in sorted(uses):

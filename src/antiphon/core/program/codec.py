@@ -125,7 +125,11 @@ def _head_tables(program: Program) -> list[bytes]:
 
 
 def _encode_section(program: Program, rank: int) -> bytes:
-    """Return the section of one rank: its own points, bases, classes and slots, renumbered."""
+    """Return the section of one rank: its own points, bases, classes and slots.
+
+    Points and classes are renumbered, bases are counted from the rank's first one. Slots need no new numbers, as each
+    rank numbers its own.
+    """
     op_rows = slice(int(program.op_ptr[rank]), int(program.op_ptr[rank + 1]))
     part_rows = slice(int(program.part_ptr[op_rows.start]), int(program.part_ptr[op_rows.stop]))
     waits = slice(int(program.wait_ptr[op_rows.start]), int(program.wait_ptr[op_rows.stop]))

@@ -2,9 +2,11 @@
 
 `topology_in`, `collective_in` and `plan_in` take the decoded objects of schemas.py (their names end in Row) and return
 checked values; an error names the position in the file, such as "links[3]: ...". `topology_out`, `collective_out` and
-`plan_out` return plain dictionaries in the order in which keys are written; defaults are left out. `pre` and `post` are
-the keys of a custom block: the ranks that begin with it and those that must end with it. Counts are limited before
-anything is allocated, so that no small file fills the memory.
+`plan_out` return plain dictionaries in the order in which keys are written; defaults are left out, and the columns of a
+schedule stay NumPy arrays, which the writer of JSON encodes. `pre` and `post` are the keys of a custom block: the ranks
+that begin with it and those that must end with it. `ordered`: contributions are combined in ascending order of their
+ids (in built-in collectives, of ranks). Counts are limited before anything is allocated, so that no small file fills
+the memory.
 
 Example: `{"kind": "allreduce", "ranks": 4}` becomes `Collective("allreduce", 4)`, and back.
 """
@@ -76,6 +78,7 @@ def topology_in(row: TopologyRow) -> Topology:
     if row.places == []:
         raise Invalid("places: is empty; leave it out or name every node")
     src, dst, type_of = links.T
+    # 0: Topology takes the bandwidth of the slowest link
     unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
     cards = []
@@ -203,6 +206,7 @@ def collective_in(row: CollectiveRow) -> Collective:
 
 def _joint_in(row: CollectiveRow, rows: list[GroupRow]) -> Collective:
     """Build a joint collective from its groups."""
+    # the kind "custom", which files may leave out, stands for none; joint collectives are written with it
     if row.kind != "custom" or row.blocks is not None or row.roots or row.weights or row.combining or row.ordered:
         raise Invalid("groups: a joint collective has groups, and no kind, blocks, roots, weights or order of its own")
     groups = []
@@ -412,6 +416,7 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
     if schedule.local:
         body["local"] = [{"kind": item.kind, "share": plain(item.share)} for item in schedule.local]
     names = ("block", "offset", "share")
+    # arrays, as are the columns below
     body["chunks"] = {"denominator": chunks.denominator, **{n: getattr(chunks, n) for n in names}}
     if len(schedule.routes):
         body["routes"] = NumberLists(schedule.routes.links, schedule.routes.ptr)  # written as lists of numbers

@@ -35,7 +35,7 @@ def relabel_collective(collective: Collective, new_rank: Longs) -> tuple[Collect
         renamed = replace(collective, members=members, custom=custom, groups=())
         return renamed, np.arange(collective.blocks)
     renamed_members = new_rank[list(collective.members)]
-    # Member i -> its position among the renamed members, which are sorted.
+    # Member i -> its position among the renamed members in ascending order, in which Collective keeps them.
     position = np.empty(len(renamed_members), np.int64)
     position[np.argsort(renamed_members)] = np.arange(len(renamed_members))
     roots = tuple(new_rank[list(collective.roots)].tolist())

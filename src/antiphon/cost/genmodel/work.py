@@ -227,7 +227,8 @@ class Work:
         # a row per reduction: in `step`, `rank` combines `fanin` values of `chunk`, its own value included
         reductions = list_reductions(self.schedule)
         pieces = pieces_of(self.schedule)[reductions.chunk]
-        # The begins of all segments and the end of the last (none without segments).
+        # The begins of all segments and the end of the last (none without segments). A chunk of n pieces is combined in
+        # n steps, from `step` on.
         marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
         low, high = np.searchsorted(marks, reductions.step), np.searchsorted(marks, reductions.step + pieces)
         weight_per_chunk = self.paths.messages.per_chunk

@@ -264,8 +264,8 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
     groups: dict[str, ProcessGroup] = {}
     calls: list[RankCall] = []
     waits: list[tuple[float, float, int]] = []  # begin, end, call
-    # by node: its end, and the last collective that it depends on (number in `calls`); -1: none that the rank did not
-    # wait for yet
+    # by node: its end, and the last collective that it depends on (number in `calls`); -1: none, or computation that
+    # the node depends on has waited for it already
     done: dict[int, tuple[float, int]] = {}
     already_waited: set[int] = set()
     computed_until, group_free_from = 0.0, dict[str, float]()
@@ -296,8 +296,9 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
                     kind=row["collective"],
                     nbytes=row["nbytes"],
                     group=name,
-                    # a collective that depends on another is queued: the rank calls it, perhaps before it is ready,
-                    # and computes on
+                    # Ready later: the rank calls it once it has computed, which queues it behind the collective that
+                    # it depends on, and computes on. Ready earlier: it calls then, as collectives run beside
+                    # computation.
                     called=min(ready, computed_until),
                     start=begin,
                     end=group_free_from[name],

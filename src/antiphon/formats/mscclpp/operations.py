@@ -6,10 +6,10 @@ that it writes (`marks`). A *cell* is the smallest interval of data that is chec
 *task* is what one thread does: acquire or release semaphores, or pass a request to a port.
 
 Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its
-destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from
-the buffer of the first; sizes are those of the destinations for `put`, else that of the first source. Through a port
-packets travel as they lie in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all have come and all
-threads have met.
+destination and writes at that of its source; `pws` on a memory channel signals no rank; on memory channels `put` and
+`ppkt` read all sources from the buffer of the first; sizes are those of the destinations for `put`, those of the
+sources for `get` and `ppkt`, else that of the first source. Through a port packets travel as they lie in scratch, flags
+included: `ppkt` sends them as they are, `rppkt` once all have come and all threads have met.
 """
 
 from __future__ import annotations
@@ -318,8 +318,9 @@ class OperationReader:
         skip, count = self._own_range(operation, size)
         reads_remote, writes_remote = operation.name.startswith("rr"), operation.name.endswith("s")
         # In a pipeline the kernel adds to source i > 0 the offset of destination i, not its own. The two differ where
-        # scratch is reused and one of both is scratch. `re` has no destination i > 0, which then counts as no scratch.
-        # For `res` the kernel takes the number of a remote buffer for the type of the destination, so it may be either.
+        # scratch is reused and one of both is scratch. `re` has no destination i > 0, so the kernel adds the offset of
+        # a place outside scratch, which is wrong if source i is scratch. For `res` the kernel takes the number of a
+        # remote buffer for the type of the destination, which may make it scratch or not, so no source is safe.
         is_shifted = writes_remote or any(place.type == "s" for place in sources[1:])
         if self.window.cells and self.wiring.file.reuse_resources and not reads_remote and is_shifted:
             raise Unsupported(

@@ -4,6 +4,9 @@ A block has a head line, then a line per port with the node and port at the othe
 
     Switch 36 "S-0002c9..."  # "leaf0" ...
     [1]  "H-0002c9..."[1](2c9...)  # "node01 mlx5_0" lid 4 4xHDR
+
+    Ca 1 "H-0002c9..."  # "node01 mlx5_0"
+    [1](2c9...)  "S-0002c9..."[1]  # lid 4 lmc 0 "leaf0" lid 1 4xHDR
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ class _Reader:
             if self.current < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
             tail = match[5]
-            label = _QUOTED.search(tail) if self.of_switch else None  # lines of adapters begin with other quoted texts
+            # ports of adapters lead to switches, which have their labels from the heads of their own blocks
+            label = _QUOTED.search(tail) if self.of_switch else None
             peer = self._number_of(match[2], match[3], label[1] if label else "")
             low, high = sorted((self.current * _PORTS + int(match[1]), peer * _PORTS + int(match[4])))
             speeds = _SPEED.findall(tail)

@@ -3,8 +3,9 @@
 A selection tree has conditions on the communicator and the message as inner nodes and algorithms as leaves
 (mpich_trees). For each collective of the table, the library's own tree is kept except for communicators of as many
 processes as the machine has ranks: there conditions on the size are inserted, one branch per range of sizes. Example,
-an allreduce of 8 processes by `ring` up to 64 KB: {"comm_size<=8": {"avg_msg_size<65536": {"algorithm=...ring": {}},
-"avg_msg_size=any": the library's own branch}}.
+an allreduce of 8 processes by `ring` up to 64 KB; conditions are tried in this order: {"comm_size<=7": the library's
+own branch, "comm_size<=8": {"avg_msg_size<65536": {"algorithm=...ring": {}}, "avg_msg_size=any": the library's own
+branch}, "comm_size=any": the library's own branch}.
 """
 
 from __future__ import annotations

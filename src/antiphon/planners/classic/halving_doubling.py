@@ -2,9 +2,9 @@
 
 Reducescatter by halving: in each of log2 P steps a rank exchanges half of its remaining part with a partner and keeps
 the other half. Allgather by doubling is the reverse. Allreduce on P = 2^k ranks takes 2k steps, and every rank sends 2
-(P-1)/P nbytes, which is optimal. For other P, also of the halves alone, let 2^k be the largest power below it: P - 2^k
-ranks send their data to a neighbour before (they fold) and receive the result after: for an allreduce two more steps
-and up to 2 nbytes more (GenTree, section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
+(P-1)/P nbytes, which is optimal. For other P, also for a reducescatter or an allgather alone, let 2^k be the largest
+power below it: P - 2^k ranks send their data to a neighbour before (they fold) and receive the result after: for an
+allreduce two more steps and up to 2 nbytes more (GenTree, section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
 
 Example: P = 4, near first: 0-1 and 2-3 exchange halves, 0-2 and 1-3 exchange quarters; then quarters, then halves back.
 """
@@ -84,14 +84,15 @@ def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedul
     """Return the allreduce; ranks beyond the largest power of 2 fold."""
     seats = Seats.in_order(collective, order)
     radices = doubling_radices(len(seats))
-    core = core_of(len(seats), radices.size)  # the 2^k seats that take part, and the extra ones with their partners
+    # radices.size: their product, 2^k. The 2^k seats that take part, and the extra ones with their partners
+    core = core_of(len(seats), radices.size)
     core_ranks = seats.rank[core.seat]
     gather = Collective("allgather", collective.ranks, tuple(core_ranks.tolist()))
     allgather = _plan_collective(gather, core_ranks.tolist(), large)
     allreduce = compose(invert(allgather), allgather)
     # which rank owns which part in between is free: choose it such that messages are contiguous
     ranks = len(core_ranks)
-    # by chunk its new part; chunk i has been the allgather's block of the core with the i-th lowest rank
+    # by chunk its new part; so far, chunk i is the allgather's block of the i-th lowest rank that takes part
     part_of = np.empty(ranks, np.int32)
     part_of[np.argsort(np.argsort(core_ranks))] = digit_reversal(radices) if large == "near" else np.arange(ranks)
     contiguous = replace(allreduce, chunk=part_of[allreduce.chunk])

@@ -65,7 +65,10 @@ class Hops:
 
 
 def hops_of(topology: Topology) -> Hops:
-    """Return the hops of a machine. O(hops * links of a path), and the square of the switches.
+    """Return the hops of a machine. O(hops * links of a path).
+
+    With switches, pairs of ports take O((ranks * ports of a rank)^2), and the distances between switches take
+    O(greatest distance * switches^3) time and O(switches^2) memory.
 
     With more than 256 ranks behind switches, a rank has hops to some of the others only, at fixed distances in numbers.
 
@@ -133,7 +136,8 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
     link = routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
     index, resource = resources.with_limits(link)  # link[index[i]] loads resource[i]: the link itself, or its limit
-    # as (hop, resource) in one number: unique, since a path may cross a shared limit twice
+    # as (hop, resource) in one number: unique, since a path may cross a shared limit twice;
+    # + 1: the divisor is not 0, even on a machine without links
     pair = np.unique(owner[index] * (len(resources.class_of) + 1) + resource)
     return pair % (len(resources.class_of) + 1), pointers(pair // (len(resources.class_of) + 1), len(routes))
 
@@ -164,8 +168,9 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
     shift = (dst[rows] - src[rows]) % ranks
     cuts = np.flatnonzero(np.diff(shift)) + 1
     runs: list[Longs] = []
-    for parallel_run in np.split(rows, cuts):  # parallel hops go to different sets
-        run = parallel_run[np.lexsort((parallel_run, src[parallel_run]))]
+    for of_shift in np.split(rows, cuts):
+        # hops of one shift and sender are parallel: they go to different sets
+        run = of_shift[np.lexsort((of_shift, src[of_shift]))]
         starts_sender = np.append(True, src[run][1:] != src[run][:-1])
         occurrence = np.arange(len(run)) - np.maximum.accumulate(np.where(starts_sender, np.arange(len(run)), 0))
         runs += [run[occurrence == number] for number in range(int(occurrence.max(initial=-1)) + 1)]

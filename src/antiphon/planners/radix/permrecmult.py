@@ -5,7 +5,8 @@ In recursive multiplying (recmult.py) k ranks exchange all data that they have i
 round to round. With near partners first, the largest messages go the farthest, over the slowest links. Here the
 farthest partners exchange first, while messages are small. But then blocks arrive out of order. The buffer is filled in
 order of arrival, so that every message is contiguous on both sides (Figure 3b), and a permutation at the end puts the
-blocks in order; `layout` maps positions to blocks.
+blocks in order; `layout` maps positions to blocks. Ranks beyond the product of the radices *fold*: each gives its data
+to a partner, its representative, before the rounds and gets the result after them.
 
 Example: P = 4, k = 2. Rank 0 exchanges with 2 first, then with 1: its buffer holds blocks 0, 2, 1, 3.
 
@@ -213,6 +214,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     core = core_of(ranks, radices.size)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far=True, node=number, item=number)
+    # by core: its position, which is its number with the digits reversed, so that the far-first rounds join neighbours
     position = digit_reversal(radices)
     # Blocks by position and not by core as in `core.first`: far-first rounds need ascending blocks at ascending
     # positions.

@@ -7,8 +7,8 @@ relation alone, that is, from which rank has and wants what (blocks.py).
 
 With one tree of shortest paths per source the number of steps is minimal for everything that needs no combining, but a
 tree uses few of the links. Several trees, in pieces, share the data and use more of them (_many_trees.py). Where
-latencies differ, the fewest hops need not be quickest. So a further plan leaves out hops that take a block longer than
-a chain of other hops does.
+latencies differ, the fewest hops need not be quickest. So a further plan leaves out every hop over which a block takes
+longer than over a chain of other hops.
 
 Example: allgather on a line 0 - 1 - 2: source 0's tree is 0 > 1 > 2, source 1's 1 > 0 and 1 > 2, source 2's 2 > 1 > 0.
 """
@@ -60,6 +60,7 @@ Trees = Annotated[
 ]
 
 
+# a hop is left out if a block of this size takes longer over it than over a chain of other hops
 Detours = Annotated[
     int | None,
     Option(
@@ -78,8 +79,8 @@ def relay(
     take longer than detours. Last, if faster for large sizes, schedules on several trees per source that share the
     data, one for each number of pieces.
 
-    O(ranks * (ranks + links)) to find the trees, 16 times that for several trees; a row per hop and block, or share of
-    a block.
+    O(ranks * (ranks + links)) to find the trees, ROUNDS (16) times that for several trees; a row per hop and block, or
+    share of a block.
     """
     topology, collective = request.topology, request.collective
     time_to_beat = None

@@ -225,8 +225,9 @@ class SeatExchange:
 def list_exchanges(groups: Groups, line: Spans) -> list[SeatExchange]:
     """Return the exchanges of an allgather, the outermost level first. O(seats^2) spans at most; a loop over groups.
 
-    `line`: all data. If it has one owner, every seat holds an equal fraction of it, in order. Otherwise it has an owner
-    per outermost group: the data that the group holds.
+    `line`: all data. If it has one owner, every seat holds an equal fraction of it, in order: a multiple of
+    `units_per_seat(groups)` units. Otherwise, for unequal groups only, it has an owner per outermost group: the data
+    that the group holds, also such a multiple.
 
     >>> from antiphon.planners.shared.groups import parse_groups
     >>> line = Spans.side_by_side(np.array([4]))
@@ -320,8 +321,8 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
     # [stretch, subgroup, content], in units of 1 / (groups.size * scale)
     stretch_begin = (starts * scale + sizes * edges[:-1, None])[:, :, None]
     size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
-    # All divisions are exact, as the line has `units_per_seat` units per seat. For equal groups that is one, which is
-    # enough only because of `common`.
+    # All divisions are exact, as the line has `units_per_seat` units per seat. For equal groups that is one, and
+    # lengths need not be multiples of groups.size * scale, so numerators and denominator are divided by `common` first.
     common = math.gcd(groups.size * scale, int(np.gcd.reduce(stretch_begin.ravel())), int(np.gcd.reduce(size.ravel())))
     unit = contents.lengths // (groups.size * scale // common)
     low = (stretch_begin // common * unit).ravel()
@@ -337,7 +338,7 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[SeatExchange]:
     """
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)
-    unit = shares.lengths // scale  # exact
+    unit = shares.lengths // scale  # exact, as every group has a multiple of `units_per_seat` units (list_exchanges)
     low = (edges[:-1, None] * unit).ravel()
     stretches = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
     yield from _exchange_stretches(

@@ -129,9 +129,9 @@ Try = tuple[int, str, Callable[..., Sums], tuple[Any, ...]]
 class AllForms:
     """The search of an allreduce (or another collective of sums) in every form.
 
-    `work`: what was requested. `search`, `problem`: its allgather, which copies every input to all ranks that want it,
-    as it is searched, and the map to the original numbers. `budget`: its own, a share of that of `work`. `shapes`: by
-    number of chunks, in the order in which they are tried.
+    `work`: what was requested. `search`: that of its allgather, which copies every input to all ranks that want it.
+    `problem`: the map from the numbers of that search to the original ones. `budget`: its own, a share of that of
+    `work`. `shapes`: by number of chunks, in the order in which they are tried.
     """
 
     work: Problem
@@ -140,7 +140,8 @@ class AllForms:
     budget: EffortBudget
     shapes: dict[int, list[Shape]] = field(default_factory=dict)
     refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of a try
-    least_sends: dict[int, tuple[Fraction, dict[str, Any]]] = field(default_factory=dict)  # by steps
+    # by steps: the bound on R / C and its proof, as `prove_sends` returns them
+    least_sends: dict[int, tuple[Fraction, dict[str, Any]]] = field(default_factory=dict)
     tree_duals: dict[tuple[int, int, int], list[TreeDual]] = field(default_factory=dict)  # by chunks, steps, rounds
 
     @cached_property
@@ -206,7 +207,8 @@ class AllForms:
                 about, ratio, evidence = SUMS, sends_ratio, sends_evidence
         proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
         refuted: list[dict[str, Any]] = []
-        # Optimal for k if the few better points are all refuted.
+        # Optimal for k if the few better points are all refuted. The refutations here are about sums, and a certificate
+        # is about one problem: so there are none if the bound is that of a broadcast or reduce.
         if proof == BEST_FOUND and about == SUMS:
             # `parts`: with more chunks, R / C is below the bound for every R <= S + k
             all_better = Limits(k=USUAL_K, parts=math.floor((steps + USUAL_K) / ratio))
@@ -230,9 +232,9 @@ class AllForms:
         point = chunks, steps, rounds
         if point not in self.tree_duals:
             instance, self.tree_duals[point] = self.sums_instance, []
-            links = rounds * sum(instance.capacity[: len(instance.bonds)])  # crossings that all links carry
+            crossings = rounds * sum(instance.capacity[: len(instance.bonds)])  # that all links carry
             # If links carry 2 n - 1 sends of every chunk, an algorithm need not be made of pairs of trees.
-            if is_bounded_by_trees(instance, self.work.collective) and (2 * instance.ranks - 1) * chunks > links:
+            if is_bounded_by_trees(instance, self.work.collective) and (2 * instance.ranks - 1) * chunks > crossings:
                 self.work.tell(f"pairs of trees with C = {chunks}, S = {steps}, R = {rounds}: prices that forbid them")
                 # `price`, here and below: the effort that a call spent, not a price of links
                 duals, price = self.search.run_solver(price_pairs, instance, point, self.budget.left())
@@ -250,7 +252,7 @@ class AllForms:
             return self.least_sends[steps]
         proved = self.least_sends[steps] = Fraction(0), {}
         tightest, instance = self.tightest_broadcast(steps), self.sums_instance
-        size = len(instance.kinds) * steps * len(instance.arcs)
+        size = len(instance.kinds) * steps * len(instance.arcs)  # every input is a kind
         if tightest is None or size > SUM_LIMITS.max_sends or not instance.arcs.exhaustive:
             return proved
         tightest_ratio, _ = tightest
@@ -261,7 +263,7 @@ class AllForms:
             ratio = evaluate_tree_dual(instance, dual).rounds_per_part
             if ratio > tightest_ratio:
                 proved = self.least_sends[steps] = ratio, dual.as_json()
-            if is_exact:
+            if is_exact:  # no solver can improve the bound, and no effort was spent
                 return proved
             self.budget.pay(price)
         # Fewer sends than `lowest` are excluded already. Raise `sends` while a solver refutes that they suffice. Only
@@ -368,9 +370,9 @@ class AllForms:
     def _list_tries(self, turn: int, chunks: int, steps: int, rounds: int) -> Iterator[Try]:
         """Yield what a turn tries: tree pairs where links are nearly full, then sums, each under some symmetries."""
         instance, max_size = self.search.instance, min(SUM_LIMITS.first_size * 4**turn, self.max_size)
-        capacity = rounds * sum(instance.capacity[: len(instance.bonds)])  # sends over single links, of all links
+        crossings = rounds * sum(instance.capacity[: len(instance.bonds)])  # that all links carry
         # two trees send a chunk 2 (n - 1) times
-        if SUM_LIMITS.min_load * capacity <= 2 * (instance.ranks - 1) * chunks <= capacity:
+        if SUM_LIMITS.min_load * crossings <= 2 * (instance.ranks - 1) * chunks <= crossings:
             # a full set of images has variables for one chunk, each chunk beyond full sets its own: 3 per arc and step
             sets = [
                 (number, images) for number, images in enumerate(self._image_sets) if len(images) <= chunks

@@ -14,7 +14,8 @@ keeper's process number.
 
     keep NAME                 set up the lab on stdin (one line of JSON); end with stdin if it is leashed. NAME is not
                               read: by it `ps` shows which lab this is
-    enter KEEPER SPACE each|once COMMAND   run COMMAND in network namespace SPACE of the lab, or once in each rank's
+    enter KEEPER SPACE each|once COMMAND   once: run COMMAND in network namespace SPACE of the lab; each: run it for
+                              every rank of the job, in that rank's namespace
     change KEEPER             run the commands on stdin (one line of JSON) in the lab, and record the dead links there
     rank COMMAND              become COMMAND in the namespace of the rank that an MPI launcher gave this process
     host rN COMMAND           run a shell command in the namespace of rank N, as ssh would on a host of this name
@@ -276,7 +277,7 @@ def _run_each(command: Sequence[str]) -> int:
     _mount_filesystem("proc", "/proc", "proc")
     with open(ABOUT, encoding="utf-8") as text:
         ranks = json.load(text)["ranks"]
-    running = {_fork_into(_become_rank, rank, process, command) for process, rank in enumerate(ranks)}
+    running = {_fork_into(_become_rank, rank, place, command) for place, rank in enumerate(ranks)}
     exit_code = 0
     while running:
         child, status = os.wait()
@@ -292,11 +293,11 @@ def _run_each(command: Sequence[str]) -> int:
     return exit_code
 
 
-def _become_rank(rank: int, process: int, command: Sequence[str]) -> int:
+def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
     """Set PyTorch's environment variables for a rank, enter its namespace, and become the command."""
     with open(ABOUT, encoding="utf-8") as text:
         about = json.load(text)
-    os.environ.update(RANK=str(process), LOCAL_RANK="0", WORLD_SIZE=str(len(about["ranks"])))
+    os.environ.update(RANK=str(place), LOCAL_RANK="0", WORLD_SIZE=str(len(about["ranks"])))
     os.environ.setdefault("MASTER_ADDR", about["hosts"][f"r{about['ranks'][0]}"])
     os.environ.setdefault("MASTER_PORT", "29500")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", about["devices"][str(rank)])

@@ -9,8 +9,8 @@
     mimo                    two -> center -> two others: the center adds to each of two streams at the same time
     mca                     two chains of two that reduce, merged by a center
 
-A pattern's places (1, 2, center, ...) become ranks of a machine such that its links are direct links there. `antiphon
-bench micro` calls `bench_micro`.
+A pattern's places (1, 2, center, ...) become ranks of a machine such that each of its links is a link there, or a path
+through switches only. `antiphon bench micro` calls `bench_micro`.
 """
 
 from __future__ import annotations
@@ -211,10 +211,11 @@ def select_patterns(names: Sequence[str] = (), max_ranks: int | None = None) -> 
 
 
 def places_on(pattern: Pattern, machine: Topology) -> list[int]:
-    """Return a rank for each place such that links of the pattern are links of the machine, the lowest ranks first.
+    """Return a rank for each place such that links of the pattern are links of the machine, or paths through switches
+    only, the lowest ranks first.
 
     Backtracking; patterns have 8 places at most."""
-    near: dict[tuple[int, bool], set[int]] = {}  # by rank and direction the ranks one link away
+    near: dict[tuple[int, bool], set[int]] = {}  # by rank and direction the ranks of `reachable_ranks`
 
     def near_to(rank: int, is_backward: bool) -> set[int]:
         if (rank, is_backward) not in near:
@@ -263,7 +264,7 @@ def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> P
     """Return a plan of the pattern on ranks of a machine. `pieces`: the pipelining depth; default: by size."""
     rank = places_on(pattern, machine)
     have = [(block, rank[place], rank[place]) for block, place in pattern.have]
-    want = [(block, rank[place], None) for block, place in pattern.want]
+    want = [(block, rank[place], None) for block, place in pattern.want]  # None: every contribution to the block
     collective = Collective("custom", machine.ranks, custom=custom_relation(have, want, machine.ranks))
     step, block, src, dst, op = (np.array(column, np.int32) for column in zip(*sorted(pattern.rows), strict=True))
     rank_of_place = np.array(rank, np.int32)
@@ -274,7 +275,7 @@ def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> P
     claims = {"planner": pattern.title}
     if pieces is not None:
         return Plan.of(machine, pipeline(schedule, pieces), claims)
-    # one entry per pipelining depth: pieces of at least PIECE bytes
+    # one entry per pipelining depth: pieces of at least PIECE bytes of nbytes, which counts all blocks of a buffer
     depths = [2**power for power in range(MAX_PIECES.bit_length())]
     starts = [0, *(depth * PIECE for depth in depths[1:])]
     ends = [*starts[1:], None]

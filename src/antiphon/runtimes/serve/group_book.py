@@ -120,8 +120,9 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
     """Return the pages for a group of `ranks` processes, at these places among the `job_size` processes of the job.
 
     A group as large as the machine uses its ranks in order. If the job has as many processes as the machine has ranks,
-    a smaller group uses the plans for its places; nothing fits places that do not ascend, as the members of pages do.
-    Otherwise it uses plans for any process group of its size, process i as the i-th member. Empty if nothing fits.
+    a smaller group uses the plans for its places. Members of pages ascend, so no page fits places that do not ascend.
+    In a job of another size it uses plans for any process group of the group's size, process i as the i-th member.
+    Empty if nothing fits.
     """
     members: tuple[int, ...] | None = None
     if ranks == book.ranks:
@@ -147,5 +148,8 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
 
 
 def renumber_program(data: bytes, members: Sequence[int]) -> bytes:
-    """Return a program file for a process group as one for a machine of just these ranks, in their order."""
+    """Return a program file for a process group as one for a machine of just these ranks, in their order.
+
+    A file holds up to two programs, the variants in place and out of place; all are renumbered.
+    """
     return encode([among(program, members) for program in decode(data)])

@@ -1,8 +1,9 @@
 """Learning for NumPy and PyTorch (ANTIPHON_LEARN=1): each call runs by the candidate that a learner chooses.
 
-Candidates for a call: the page that the book has for it, pages of the same kind and root for other sizes, the first one
-in more and in fewer slices, and the library's own collective. Processes agree by an allreduce of the engine within the
-call, a few numbers, and only at the calls that the learners name. An example, allreduces of 1 MB over four processes:
+Candidates for a call: the page that the book has for it, pages of the same kind and root for other sizes, the chosen
+page (at first the book's) in more and in fewer slices, and the collective of "the library": gloo for PyTorch, MPI for
+NumPy (none over sockets). Processes agree by an allreduce of the engine within the call, a few numbers, and only at the
+calls that the learners name. An example, allreduces of 1 MB over four processes:
 
     call 1 to 21    each candidate makes three calls; then the maxima of their times are exchanged
     call 22         the library drops out, and so on, until the best one is left
@@ -112,8 +113,9 @@ class Learners:
                 candidates.append(other)
                 programs.append(program)
         first = 1 if page.program >= 0 else 0  # a page without a program leaves the call to the library
+        # any of the pages may be chosen, and is then tried in other numbers of slices
         sliced = nbytes >= MIN_SLICED_BYTES and all(map(self._can_be_sliced, candidates[1:]))
-        functions = self._engine.library  # the engine's own, in C
+        functions = self._engine.library  # functions of the engine, in C; not the library above
         learner = Learner(functions, programs=len(candidates), first=first, library=has_library, sliced=sliced)
         checksums = ["0", *(f"{zlib.crc32(program):x}" for program in programs)]
         learning = _Learning(learner, candidates, checksums, page, nbytes)

@@ -240,8 +240,8 @@ class Serving:
         """Return the values of all processes, a row each, by an allgather within the call that was begun, such as an
         alltoall whose sizes are not known yet. The ledger does not count it.
 
-        None: the caller must gather by the library, as no program serves this size. Never without `library`, which says
-        whether the caller can."""
+        `library`: whether the caller can gather by the library. None: it must, as no program serves this size. Without
+        `library` that happens only if, without `fill`, the books have no program for it either."""
         rows = np.empty((self.ranks, len(values)), values.dtype)
         page = self.find(Call("allgather", self.nbytes("allgather", len(values), values.itemsize)), timeout, library)
         if page is None:
@@ -340,7 +340,10 @@ class Serving:
     # ---- plans that a subprocess of process 0 makes while calls are served ----
 
     def ask_for_plans(self, turns: Turns, program: bytes) -> None:
-        """Ask for plans from now on (see auto_turns). `program`: an allreduce."""
+        """Ask for plans from now on (see auto_turns). `program`: an allreduce.
+
+        `turns.ready` is a function: it is called with the new book, and its steps are taken one per turn. After the
+        last one this process is ready for the book."""
         self._turns, self._allreduce_program, turns.ready = turns, program, self._prepare_for_book
         self.begin = self._begin_and_ask
 

@@ -189,7 +189,8 @@ class QueuedGroup(GroupFacts):
         self._connecting: Connecting | None = None
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
-        # strict: a table must have plans for the group of all processes; smaller groups may get default plans
+        # strict: a table must have plans for the group of all processes; smaller groups may get default plans.
+        # places: by process of the group, its rank among all processes of the job
         group = Processes(
             rank, size, self._exchange, places=world_ranks, job_size=world_size, strict=is_world, timeout=seconds
         )
@@ -259,6 +260,7 @@ class QueuedGroup(GroupFacts):
                 compare_calls(serving, text, seconds)
                 execute()
 
+        # None unless a profiler records this thread; else the call's executor notes in it when the call begins and ends
         times = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
         profiled = self._profiled if times is not None else None
         # a call that the caller waits for may run in the caller's own thread
@@ -281,6 +283,7 @@ class QueuedGroup(GroupFacts):
 
     def _end_coalescing(self, device: Any) -> Any:
         works, self._coalesced = self._coalesced or [], None
+        # the pool: threads for the callbacks of futures, beside the one that executes calls
         return CoalescedWork(works, self._worker.pool)
 
     # ---- point to point: by gloo ----

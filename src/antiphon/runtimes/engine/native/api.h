@@ -68,8 +68,9 @@ ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint
  * All ranks must choose the same. */
 ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
                            ap_error *error);
-/* The same, out of place, of a program for an alltoall of even blocks, whose transfers move their shares of uneven ones:
- * counts[r * members + s] elements go from member s to member r. Blocks lie one after another. All ranks must pass the same. */
+/* Makes the plan of an uneven alltoall, out of place, by a program for one of even blocks: a transfer that moves a
+ * share of an even block moves the same share of the uneven one. counts[r * members + s] elements go from member s to
+ * member r. Blocks lie one after another. All ranks must pass the same. */
 ap_plan *ap_prepare_counts(const ap_program *program, uint32_t rank, const uint64_t *counts, ap_error *error);
 void ap_release(ap_plan *plan);
 void ap_get_needs(const ap_plan *plan, ap_needs *needs);

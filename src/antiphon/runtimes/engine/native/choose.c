@@ -45,7 +45,8 @@ ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t root
         ap_chooser_close(chooser);
         return NULL;
     }
-    uint32_t *next = chooser->first + 1; /* per list, where its next number goes; at the end, where it ends */
+    /* Per list, where its next number goes. Once all are placed, next[l] is where list l ends: it is first[l + 1]. */
+    uint32_t *next = chooser->first + 1;
     for (uint32_t i = 0; i < count; i++) next[list_of(chooser, range[i].kind, range[i].root) + 1]++;
     for (size_t i = 1; i <= list_count; i++) next[i] += next[i - 1];
     for (uint32_t i = 0; i < count; i++) {

@@ -22,7 +22,8 @@
 #define LARGER_FLOAT(T, U) (((x >= y) | (x != x)) ? x : y)
 #define SMALLER_FLOAT(T, U) (((x <= y) | (x != x)) ? x : y)
 
-/* Define an ap_combine (fold.h). */
+/* Define an ap_combine (fold.h). AP_VECTORS and AP_LOOP, also of fold.h, may expand to nothing: they let compilers use
+ * vector instructions and do not change results. */
 #define COMBINE(NAME, T, U, RULE)                                                     \
     AP_VECTORS static void NAME(void *out, const void *a, const void *b, size_t n) { \
         T *o = out;                                                                   \

@@ -102,7 +102,8 @@ static char *write_request(const char *facts, int processes, char cache_path[AP_
 
 /* ---- answers ----
  *
- * An answer is a line of text, how TAB machine TAB gain TAB notes (ap_plan_summary), followed by the bytes of a book. */
+ * An answer is a line of text, how TAB machine TAB gain TAB notes (ap_plan_summary; how: where the plans come from),
+ * followed by the bytes of a book. */
 
 /* Copies the text up to a tab or the line's end, cut to the capacity; returns what follows. */
 static const char *read_word(const char *text, const char *end, char *word, size_t capacity) {
@@ -314,6 +315,7 @@ int ap_auto_install_table(unsigned char *bytes, uint64_t size) {
     ap_table t = {.bytes = bytes, .size = size, .of_world = 1};
     ap_error error = {0, ""};
     t.book = ap_book_open(bytes, size, &error);
+    /* a counter per page; + 1: calloc may return NULL for 0 of them */
     if (t.book && p->set.report) t.use = calloc(t.book->pages + 1ul, sizeof *t.use);
     int ok = t.book && t.book->ranks == (uint32_t)p->size && (t.use || !p->set.report) && !ap_contradicts_hosts(&t);
     pthread_mutex_lock(&table_lock);
@@ -353,7 +355,8 @@ char ap_auto_cache_path[AP_PATH];
 
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER; /* of all variables below */
 static int status;                          /* AP_PLANNING, AP_READY or AP_NEVER */
-static uint64_t own_words[AP_QUERY_WORDS]; /* what process 0 contributes to a query */
+/* What process 0 contributes to a query, an allreduce that shows whether there is a table (preload_auto_switch.c). */
+static uint64_t own_words[AP_QUERY_WORDS];
 
 /* The answer of the planning process, while a background thread reads it. */
 static struct {
@@ -503,7 +506,8 @@ int ap_auto_begin(void) {
         memcpy(cached.path, ap_auto_cache_path, sizeof cached.path);
     }
     free(all);
-    /* certain: all have this library. It sleeps while it waits, so that the planning process has the processors. */
+    /* `certain`: all processes come, as all have this library, so the wait needs no timeout. A process that waits
+     * sleeps, so that the planning process has the processors. */
     if (ap_wait_for_world(/* certain */ 1)) return 0;
     if (PMPI_Bcast(&cached, (int)sizeof cached, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(ap_auto_cache_path, cached.path, sizeof ap_auto_cache_path);

@@ -25,7 +25,8 @@ static inline int64_t ap_clock(const ap_trace *t) {
     return ap_nanoseconds();
 }
 
-/* Adds a record; returns its number, for ap_trace_end. */
+/* Adds a record; returns its number, for ap_trace_end. The capacity is a power of two, so `& (capacity - 1)` is the
+ * remainder. */
 static inline uint64_t ap_trace_begin(ap_trace *t, ap_record r) {
     uint64_t number = t->count++;
     t->record[number & (t->capacity - 1)] = r;
