@@ -140,7 +140,7 @@ def test_routes_are_chosen_or_named() -> None:
         w[0, "input", 0].copy_to(6, via=chosen)
     assert w.schedule.route is not None
     assert w.schedule.routes[int(w.schedule.route[0])] == chosen
-    broken = pytest.raises(Invalid, match=r"test_author\.py:\d+: the schedule is wrong: step 0, .* route 0 ")
+    broken = pytest.raises(Invalid, match=r"test_author\.py:\d+: the schedule is wrong: step 0, .* route 0, ")
     with broken, antiphon.write("broadcast", machine, ranks=[0, 6]) as w:
         w[0, "input", 0].copy_to(6, via=chosen[:1])
 

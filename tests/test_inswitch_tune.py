@@ -86,7 +86,8 @@ def test_tune_tells_what_there_is_without() -> None:
         "alone": alone, "planner": "ring", "options": dict(last.without.options or {}), "seconds": last.without.seconds,
     }  # fmt: skip
     assert found.plan.entries[-1].claims["uses"] == BOTH
-    assert "Plans for allreduce use multicast and reduction in switches;" in " ".join(tuning_text(found).split())
+    text = " ".join(tuning_text(found).split())
+    assert "Plans for allreduce by nvls use multicast and reduction in switches;" in text
     said = " ".join(tuning_text(found, explain=True).split())
     assert "uses multicast and reduction in switches; where a runtime cannot, the same schedule with every row" in said
     assert "and the best that does without, ring" in said

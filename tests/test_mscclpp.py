@@ -243,7 +243,7 @@ def test_a_tuned_plan_is_written_by_the_protocol_that_it_won_by() -> None:
     assert export(1.01) == (["plan0-packets-in-place.json", "plan0-packets.json"], ())
     files, (note,) = export(1.01, packets=0)
     assert files == []
-    said = r"allreduce from 0B: at 512B protocol Simple takes [0-9.]+ times the time of the choice, which won by ll"
+    said = r"allreduce up to 1KiB: at 512B protocol Simple takes [0-9.]+ times the time of the choice, which won by ll"
     assert re.fullmatch(said + r": left to NCCL \(option packets=512B\)", note)
     files, (note,) = export(100.0, packets=0)
     assert files == ["plan0-in-place.json", "plan0.json"]
