@@ -25,7 +25,7 @@ from antiphon.runtimes.serve.book import make_book
 from antiphon.select.candidate import Range
 from antiphon.select.prices import ByPlans
 from antiphon.select.verdict import verdict_of
-from antiphon.units import format_size
+from antiphon.units import range_text
 
 HERE = antiphon.Search(workers="none")
 TWO_BOXES = "cluster:box=hgx-h100,boxes=2"
@@ -203,17 +203,16 @@ def test_no_plan_is_written_by_a_slower_protocol_unsaid(spec: str, tmp_path: Pat
         module = runpy.run_path(str(tmp_path / kind / "register.py"))
         path_of = {row[1]: tmp_path / kind / row[0] for row in module["PLANS"]}
         for nbytes in (2**power for power in range(7, 31)):
-            label = module["fitting"](kind, nbytes, in_place=False, root=0)
-            if label is not None:
+            fitting = module["fitting"](kind, nbytes, in_place=False, root=0)
+            if fitting is not None:
                 entry, protocol = (
                     tuning.plan.at(nbytes),
-                    json.loads(path_of[label].read_text())["protocol"].lower(),
+                    json.loads(path_of[fitting].read_text())["protocol"].lower(),
                 )
                 prices = calls(entry.schedule, tuning.topology).seconds_by_protocol(nbytes)
                 slower = prices[protocol] / min(prices.values())
-                stated = re.search(
-                    f"{kind} from {format_size(entry.start)}: at .*? takes ([0-9.]+) times", str(files.notes)
-                )
+                label = re.escape(f"{kind} {range_text(entry.start, entry.stop)}")
+                stated = re.search(f"{label}: at .*? takes ([0-9.]+) times", str(files.notes))
                 assert slower <= 1.005 or (stated and slower <= 1.01 * float(stated[1])), nbytes
                 assert prices[protocol] <= 1.005 * library_here(tuning.topology).at(kind, nbytes)[0].seconds, nbytes
 
