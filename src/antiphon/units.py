@@ -300,7 +300,7 @@ def range_text(start: int, stop: int | None) -> str:
     """
     first, last = format_ends(start, stop)
     if not start:
-        return f"up to {last}" if stop is not None else "all sizes"
+        return f"up to {last}" if stop is not None else "at all sizes"
     if stop is not None:
         return f"{first} to {last}"
     return f"above {first[1:]}" if first.startswith(">") else f"from {first} on"
