@@ -17,6 +17,7 @@ from pages import Page
 import antiphon
 from antiphon.cli import run
 from antiphon.core.plan import Plan
+from antiphon.show.explorer.figures import price_plan
 from antiphon.show.explorer.packing import TICKS, Pack, ticks
 
 HOSTILE = "</script ><script>alert(1)</script><img src=x onerror=alert(2)> \"'&"
@@ -257,3 +258,17 @@ def test_results_open_in_a_frame_of_a_notebook() -> None:
     assert unescape(frame[1]) == page
     tuning = antiphon.tune("allreduce", "ring:ranks=4", nbytes="1MB", planners=["ring"])
     assert "iframe" in tuning.explore()._repr_html_()
+
+
+def test_the_largest_gap_is_of_the_model_that_is_shown() -> None:
+    """The plan claims one of the model that it was tuned by."""
+    found = antiphon.tune(
+        "allreduce", "full:ranks=4", planners=["direct", "ring"], model="alpha-beta", nbytes="1KB:1MB",
+        search=antiphon.Search(workers="none"),
+    )  # fmt: skip
+    for model in ("alpha-beta", "critical-path"):
+        figures = price_plan(found.plan, found.sizes, None, model, None)
+        assert figures.limit is not None
+        for r in figures.ranges:
+            gaps = [figures.limit.gap(n, r.candidate.seconds[n]) or 0 for n in found.sizes if r.start <= n < r.stop]
+            assert r.largest_gap == pytest.approx(max([r.gap or 0, *gaps]))

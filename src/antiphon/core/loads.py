@@ -580,9 +580,7 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
 def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:
     """Return SCCL's R: per step the most chunks per unit link, rounded up, summed over (pipelined) steps."""
     line = line or timeline(schedule, topology)
-    collective = schedule.collective
-    # A chunk's share of nbytes: that of the largest input, divided by its number of chunks C.
-    chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
+    chunk = schedule.mean_chunk
     # `topology.unit`: bytes per second of a unit link, so seconds * unit is the share of nbytes that it carries.
     rounds_in = {seconds: math.ceil(seconds * topology.unit / chunk) for seconds in set(line.seconds)}
     return sum(rounds_in[s] * length for s, length in zip(line.seconds, line.length.tolist(), strict=True))

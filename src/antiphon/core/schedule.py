@@ -236,6 +236,11 @@ class Schedule:
         np.add.at(sums, rank, per_block[block])
         return int(sums.max(initial=0))
 
+    @property
+    def mean_chunk(self) -> Fraction:
+        """A chunk's share of nbytes in the mean: that of the largest input, divided by its number of chunks C."""
+        return Fraction(self.collective.input_weight, self.collective.buffer_weight * max(self.chunks_per_rank, 1))
+
     def slot(self, side: str) -> Ints:
         """Return the slot column of one side ("src" or "dst"); zeros if it has none."""
         values: Ints | None = getattr(self, f"{side}_slot")

@@ -83,9 +83,7 @@ def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> st
 
 def exact_rounds(schedule: Schedule, topology: Topology) -> Fraction:
     """Return the rounds of a schedule, its time on the links in chunks of mean size, not rounded up in each step."""
-    collective = schedule.collective
-    chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
-    return timeline(schedule, topology).total * topology.unit / chunk
+    return timeline(schedule, topology).total * topology.unit / schedule.mean_chunk
 
 
 def order_claim(schedule: Schedule) -> dict[str, str] | None:

@@ -84,7 +84,7 @@ def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
     known_gaps = [gap for gap in gaps if gap is not None]
     if len(known_gaps) == len(ranges):
         largest = max(known_gaps)
-        text += ": optimal" if largest == 1 else f": within {_rounded_up(largest):.4g}x of the lower bound"
+        text += ": optimal" if largest == 1 else f": within {_rounded_up(largest):g}x of the lower bound"
         text += f", optimal at {format_size(ranges[-1].at)}" if ranges[-1].gap == 1 and largest > 1 else ""
     speedups = [speedup for r in ranges for speedup in _speedups(r)]
     if speedups and stand_ins and max(speedups) != 1:  # 1: the best plan is that of a stand-in

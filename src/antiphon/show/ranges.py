@@ -39,7 +39,6 @@ def range_cells(groups: RangeGroups) -> tuple[list[str], list[list[str]]]:
     for group in groups:
         r = group[-1]
         start, stop = row_ends(group[0].start, r.stop)
-        stop = start if stop == "-" and start[0] != ">" else stop
         use = [words.use_text(r)] if has_library else []
         algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
         gap = words.ratio(r.library_gap if r.served_by else r.gap)

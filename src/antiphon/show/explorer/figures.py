@@ -19,6 +19,7 @@ from antiphon.cost.nccl.library import LibraryModel, find_library_model
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.select import Candidate, Limit, Range, least_times
+from antiphon.select.ranges import ends_of
 from antiphon.select.task import OK
 
 TYPICAL_SIZE = 1_000_000  # bytes at which a plan for all sizes is shown, if the user names no size
@@ -130,6 +131,9 @@ def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit
     else:  # to the largest priced size, which belongs to it
         start, stop = entry.start or sizes[0], max(sizes[-1], entry.start)
     served_by = entry.served_by
+    priced = [size for size in sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
+    # of the model shown, which may be another than that of the claims
+    gaps = [limit.gap(size, candidate.seconds[size]) for size in {*priced, at}] if limit is not None else []
     return Range(
         plan.collective.kind, start, stop, at, candidate, seconds,
         gap=limit.gap(at, seconds) if limit is not None else None, speedup=_number(claims.get("speedup")),
@@ -137,6 +141,6 @@ def _range(plan: Plan, entry: Entry, at: int, candidate: Candidate, limit: Limit
         rests_on=candidate.rests_on[at], served_by=served_by,
         reference=str(claims.get("reference") or served_by),  # the library
         gap_model=limit.model if limit is not None else "",
-        largest_gap=_number(claims.get("largest_gap")), least_speedup=_number(claims.get("least_speedup")),
+        largest_gap=ends_of(gaps)[1], least_speedup=_number(claims.get("least_speedup")),
         largest_speedup=_number(claims.get("largest_speedup")),
     )  # fmt: skip
