@@ -26,6 +26,7 @@ from antiphon.core.collective import KINDS
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_plan_times
 from antiphon.errors import Invalid
+from antiphon.formats.benchmark_log import read_runs
 from antiphon.planners.rings.ring import ring
 from antiphon.registry import table
 from antiphon.runtimes.measure.bench import bench_plans, plans_of
@@ -137,6 +138,29 @@ def test_long_work_says_in_a_log_how_far_it_is(
     assert capfd.readouterr().err == ""
 
 
+def test_what_it_prints_and_writes_is_a_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "times.csv"
+    common = "bench all full:ranks=3 --on fake --planner direct --nbytes 6KB:24KB --op sum,max".split()
+    assert run([*common, "-o", str(path)]) == run([*common, "--json"]) == 0
+    printed, _, as_json = capfd.readouterr().out.partition("\n{")
+    logs = [[*read_runs(text)] for text in (path.read_text(), "{" + as_json, printed)]
+    for runs in logs:
+        assert [one.kind for one in runs] == [*KINDS]
+        assert {(one.program, one.ranks, one.garbled) for one in runs} == {("antiphon bench", 3, 0)}
+        for one in runs:
+            assert dict(one.points(in_place=True)) == pytest.approx(dict(one.points()))
+            assert dict(one.points()) == pytest.approx(dict(logs[0][0].points()), rel=1e-3)
+    assert run(["check-log", str(path), "--topology", "dgx1v:only=0-2"]) == 1
+    out, _ = capfd.readouterr()
+    assert "allreduce of 3 ranks (antiphon bench)" in out
+    assert "antiphon bench measures Antiphon's plans; its times are compared with what NCCL would take" in " ".join(
+        out.split()
+    )
+    path.write_text(path.read_text().replace("algbw", "rate"))
+    assert run(["check-log", str(path), "--topology", "full:ranks=3"]) == 2
+    assert "is no file of bench: KeyError" in capfd.readouterr().err
+
+
 def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.csv"
     common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "--nbytes", "1KB:4KB", "--planner"]
@@ -148,10 +172,15 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
     assert run([*common, "colocated-ps", "--fit", str(path)]) == 0
     assert {one.plan.name for one in read_plan_times(path)} == {"cps"}
     capfd.readouterr()
-    assert run([*common, "ring", "--fit", str(path)]) == 2  # both ways at once: no formula
-    out, err = capfd.readouterr()
-    assert "directions=1" in err
-    assert "average bus bandwidth" in out  # what was measured is told all the same
+    assert run(["bench", "allgather", *common[2:], "direct", "--op", "max", "--fit", str(path)]) == 0
+    fake_ground.asked.clear()
+    path.unlink()
+    for unfittable in ("ring", "ring:directions=1 --miad", "ring:directions=1 -d int8", "ring:pieces=2,directions=1"):
+        assert run([*common, *unfittable.split(), "--fit", str(path)]) == 2
+        out, err = capfd.readouterr()
+        assert "directions=1" in err
+    assert not fake_ground.asked  # refused before anything is measured
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("arguments", "said"), refused("bench"))

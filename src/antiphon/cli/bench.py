@@ -130,7 +130,7 @@ def _measure(
     fit: Path | None,
 ) -> None:  # fmt: skip
     """Measure plans; print and write the rows, also if the measurement ends early. `make_plans` returns the plans."""
-    from antiphon.runtimes.measure.bench import measure_plans
+    from antiphon.runtimes.measure.bench import measure_plans, refuse_unfittable
     from antiphon.runtimes.measure.tables import write_csv, write_fit
 
     rows: list[dict[str, Any]] = []
@@ -138,6 +138,11 @@ def _measure(
     log = ThrottledLog()
     with progress("planning", log=False) as (tell, _):
         plans = make_plans()
+        if fit is not None:
+            refuse_unfittable(
+                plans, sizes, options["dtype"], options["op"], lowering=options.get("lowering", ""),
+                miad=options["miad"], path=fit,
+            )  # fmt: skip
         tell(f"measuring {plans[0].collective.kind}")
 
         def add_row(row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Read logs of nccl-tests, rccl-tests and the OSU benchmarks, as people paste them.
+"""Read logs of nccl-tests, rccl-tests, the OSU benchmarks and our own `bench`, as people paste them.
 
 Input: the text of a terminal, a batch job or a forum thread. Result: a list of `BenchmarkRun`, one for each time a
 benchmark was started, with its collective, its rows, and what the log says of the job (ranks, hosts, GPUs, versions,
@@ -13,7 +13,8 @@ Behind them stand, by version and collective, an operator, a root, four numbers 
 
 A line that ends too early was wrapped: the next ones, if they have nothing but numbers, continue it; lines that the
 library logged in between are skipped. A row whose algbw contradicts its time is garbled and left out. A row of OSU is a
-size and a time below a title of OSU that measures the latency of a collective.
+size and a time below a title of OSU that measures the latency of a collective. JSON of nccl-tests, and CSV and JSON of
+`bench`, are turned into the lines that the program would have printed.
 
 The collective is that of the program or the title. If none is named, operator, root and busbw / algbw identify most:
 for n ranks 2 (n-1)/n is an allreduce, (n-1)/n with an operator a reducescatter. The same quotient gives n.
@@ -21,9 +22,10 @@ for n ranks 2 (n-1)/n is an allreduce, (n-1)/n with an operator a reducescatter.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -36,7 +38,9 @@ MAX_RANKS = 4096  # largest number of ranks that is tried when it is inferred fr
 MAX_CONTINUATIONS = 4  # lines that may continue a wrapped row
 MAX_MICROSECONDS = 1e12  # 11 days: no call takes longer
 USUAL_WIDTH = 4  # numbers that a row has out of place, and again in place: time, algbw, busbw, wrong
-OSU = "OSU"
+OSU, BENCH = "OSU", "antiphon bench"
+# Programs that do not measure NCCL or RCCL, and what they measure
+MEASURES = {OSU: "OSU measures an MPI", BENCH: "antiphon bench measures Antiphon's plans"}
 NAME_IT = "keep the line that starts the program (all_reduce_perf)"
 PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes of one rank, or of one pair
 
@@ -70,6 +74,9 @@ _TITLE = re.compile(r"\bOSU\s+(\S.{0,60}?)\s+Test\s*v?([0-9.]*)")
 _OSU_ROW = re.compile(
     r"(?<![\w.:,-])([0-9]{1,18})\s+([0-9]{1,12}\.[0-9]{1,6})(?: ?us)?((?:\s+[0-9.]{1,18})*)\s*(Pass|Fail\w*)?\s*$"
 )
+# The title of a table of `bench`: collective, machine, ranks; and the first columns of its CSV
+_BENCH_TITLE = re.compile(r"#\s*([a-z]{4,20}) on .{1,200}, (\d{1,6}) ranks\s*$")
+_BENCH_CSV = re.compile(r"\s*collective,planner,ranks,nbytes,count,")
 # A line of the list of devices: rank, process, host, and name of the GPU
 _DEVICE = re.compile(
     r"\bRank\s+(\d{1,6})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
@@ -109,7 +116,7 @@ class BenchmarkRun:
     """A benchmark that was started once. A text is "" and a number is 0 if the log does not have it."""
 
     kind: str = ""  # the collective
-    program: str = "nccl-tests"  # or rccl-tests, or OSU
+    program: str = "nccl-tests"  # or rccl-tests, OSU, BENCH
     version: str = ""  # of the program
     library: str = ""  # such as "NCCL 2.28.4"
     gpu: str = ""  # name of the first device in the list
@@ -171,6 +178,10 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
         text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
+    elif text.lstrip().startswith("{") and '"rows"' in text and '"over_library"' in text:
+        text = "\n".join(_lines_of_bench(decode(text.encode(), dict)["rows"]))
+    elif _BENCH_CSV.match(text):
+        text = "\n".join(_lines_of_bench(csv.DictReader(text.strip().splitlines())))
     text = _CONTAINER_LINE.sub(_unwrap_line, text)
     text = _SHEET_ROW.sub(lambda row: row[0].replace(row[1], " "), _NOISE.sub(" ", text))
     every_run = [*_Reader(text.splitlines()).read()]
@@ -179,9 +190,8 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
         failure, garbled = _FAILURE.search(text), sum(run.garbled for run in every_run)
         if garbled:
             raise Invalid(f"all its rows ({garbled}) lack time, algbw, busbw or #wrong, or algbw contradicts the time")
-        # JSON of `antiphon bench`, which some callers accept as well, is read by them (api/replaying.py)
         raise Invalid(
-            "has no rows as nccl-tests, rccl-tests or OSU collectives print them (and is no JSON of bench); "
+            "has no rows as nccl-tests, rccl-tests or OSU collectives print them (and is no file of bench); "
             + (f"the program failed: {failure[1]}" if failure else "paste the table with its sizes and times")
         )
     if with_incomparable:
@@ -238,6 +248,25 @@ def _lines_of_json(log: dict[str, Any]) -> Iterator[str]:
         raise Invalid(f"is no JSON of nccl-tests -J: {type(error).__name__} {quote(str(error))}") from None
 
 
+def _lines_of_bench(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the lines that `bench` would have printed, from the rows of its CSV or JSON."""
+    title, lines = "", list[str]()
+    try:
+        for row in rows:
+            rates = " ".join(f"{float(row[key]) / 1e9:.9f}" for key in ("algbw", "busbw"))
+            times = f"{float(row['seconds']) * 1e6:.6f} {rates} {row['wrong']}"
+            if str(row["in_place"]) == "True":  # stands behind the row out of place, and shares its line
+                lines[-1] += f" {times}"
+                continue
+            row_title = f"# {row['collective']} on a machine, {row['ranks']} ranks"
+            lines += [row_title] if row_title != title else []
+            title, root = row_title, -1 if row["root"] in (None, "") else row["root"]
+            lines.append(f"{row['nbytes']} {row['count']} {row['dtype']} {row['op'] or 'none'} {root} {times}")
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"is no file of bench: {type(error).__name__} {quote(str(error))}") from None
+    return lines
+
+
 class _Reader:
     """Read the lines once, in order; `run` collects the context and the rows of the current run."""
 
@@ -273,9 +302,13 @@ class _Reader:
                     self.width = next((i for i in range(USUAL_WIDTH, len(words)) if words[i] == words[0]), USUAL_WIDTH)
                 title = _TITLE.search(line)
                 start = None if title or _END.search(line) else _PROGRAM_NAME.search(line)
-                if self.run.rows and (title or start or _BEGIN.search(line) or _osu_processes(line)):
+                bench_title = _BENCH_TITLE.search(line)
+                begins = title or start or bench_title or _BEGIN.search(line) or _osu_processes(line)
+                if self.run.rows and begins:
                     yield self._finish()
                 self._read_context(line, title, start)
+                if bench_title and is_collective(bench_title[1]):
+                    self.run.program, self.run.kind, self.run.ranks = BENCH, bench_title[1], int(bench_title[2])
         yield self._finish()
 
     def _read_context(self, line: str, title: re.Match[str] | None, start: re.Match[str] | None) -> None:
@@ -383,8 +416,8 @@ class _Reader:
             elif not _has_columns(run.kind, op, root) and (is_collective(run.kind) or not self.has_command):
                 run.kind = inferred
             run.separate |= algbw > 0 and not factor  # busbw is 0 for a single rank
-            # the list of devices may be incomplete
-            run.ranks = max(max(self.devices, default=-1) + 1, _infer_ranks(run.kind, factor, algbw))
+            if run.program != BENCH:  # the title of `bench` states the ranks; a list of devices may be incomplete
+                run.ranks = max(max(self.devices, default=-1) + 1, _infer_ranks(run.kind, factor, algbw))
         run.hosts = len({host for host, _ in self.devices.values()})
         run.processes = len(set(self.devices.values()))
         # The summary says that the run failed: wrong are the marked rows; if none is marked, it may be any of them.

@@ -27,7 +27,7 @@ from antiphon.cost.nccl.layout import count_cards
 from antiphon.cost.nccl.library import LibraryModel, doubt_gpus, library, library_here
 from antiphon.cost.nccl.proven import bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.benchmark_log import NAME_IT, OSU, BenchmarkRun, is_collective
+from antiphon.formats.benchmark_log import MEASURES, NAME_IT, OSU, BenchmarkRun, is_collective
 from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
@@ -139,8 +139,8 @@ def _notes(run: BenchmarkRun, library_model: LibraryModel | None) -> list[str]:
     notes = [f"the program failed after these sizes: {run.failure}"] if run.failure else []
     if run.garbled:
         notes.append(f"{run.garbled} rows are garbled and left out (cut short, or algbw contradicts the time)")
-    if run.program == OSU and library_model is not None and not run.library:
-        notes.append("OSU measures your MPI; its times are compared with what NCCL would take")
+    if run.program in MEASURES and library_model is not None and not run.library:
+        notes.append(f"{MEASURES[run.program]}; its times are compared with what NCCL would take")
     remark = doubt_gpus(run.gpu, library_model)
     return [*notes, remark] if remark else notes
 

@@ -34,6 +34,12 @@ from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 
 _LINK = "; a link is [from node, to node, number of its type]"
 FORMATS = (TOPOLOGY, COLLECTIVE, PLAN)
+# Formats of this package's other files: what such a file holds, and what reads it
+OTHER_FORMATS = {
+    "antiphon-frontier": "a frontier, which verify and explore read; frontier -o plan.json writes its points as a plan",
+    "antiphon-table": "a table of plans",
+    "antiphon-profile": "a profile, which --profile reads",
+}
 K = TypeVar("K", Topology, Collective, Plan)
 
 
@@ -73,8 +79,9 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
     with reading(name):
         head = decode(data, FileHead)
         if not isinstance(head.format, str):
-            likely = _likely_format(data)
-            raise Invalid(f'has no "format"; the first keys are for example "format": "{likely}", "version": 1')
+            raise Invalid(f'has no "format"; {_advise_format(data)}')
+        if head.format in OTHER_FORMATS:
+            raise Invalid(f"holds {OTHER_FORMATS[head.format]}; a topology, collective or plan is needed here")
         if head.format not in FORMATS:
             raise unknown("format", head.format, FORMATS)
         if head.version is None:
@@ -103,12 +110,17 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
         return value, slip
 
 
-def _likely_format(data: bytes) -> str:
-    """Return the format that a file without one likely has, judging by its keys."""
+def _advise_format(data: bytes) -> str:
+    """Return how to mend a file without a format, judging by its keys: what it likely is, or was meant to be."""
     keys = decode(data, dict[str, msgspec.Raw]).keys()
+    if keys & {"verdict", "rows"} or {"topology", "collective"} <= keys and "entries" not in keys:
+        return "if a command printed it (--json), use the file that its option -o writes"
+    likely = TOPOLOGY
     if "entries" in keys:
-        return PLAN
-    return COLLECTIVE if keys & {"kind", "blocks", "roots"} and not keys & {"links", "types"} else TOPOLOGY
+        likely = PLAN
+    elif keys & {"kind", "blocks", "roots"} and not keys & {"links", "types"}:
+        likely = COLLECTIVE
+    return f'the first keys are for example "format": "{likely}", "version": 1'
 
 
 def load_topology(path: str | os.PathLike[str]) -> Topology:

@@ -39,6 +39,7 @@ from antiphon.runtimes.measure.rows import (
     run_schedule,
     unit_for_size,
 )
+from antiphon.runtimes.measure.tables import has_formula, no_formula
 from antiphon.select import check, collective, is_file, load_plans, plan, tune
 from antiphon.select.parse_request import machine_of
 from antiphon.units import Sizes, parse_sizes
@@ -400,6 +401,14 @@ class _Predictions:
 
 def _complete_row(line: _Line, row: Row, predicted: float, predicted_by: str) -> Row:
     """Return the row with the facts of its line, and the prediction unless the runtime (a lab) has made one."""
+    if "predicted_seconds" not in row:
+        ratio = row["seconds"] / predicted if predicted else None
+        row = {**row, "predicted_seconds": predicted, "over_predicted": ratio, "predicted_by": predicted_by}
+    return {**_line_facts(line), **row}
+
+
+def _line_facts(line: _Line) -> Row:
+    """Return the facts of a line that its plan states."""
     collective, claims = line.plan.collective, line.entry.claims
     provenance = line.entry.schedule.provenance
     facts: Row = {
@@ -412,10 +421,28 @@ def _complete_row(line: _Line, row: Row, predicted: float, predicted_by: str) ->
         facts["served_by"] = claims["served_by"]
     if line.pieces is not None:
         facts["pieces"] = line.pieces
-    if "predicted_seconds" not in row:
-        ratio = row["seconds"] / predicted if predicted else None
-        row = {**row, "predicted_seconds": predicted, "over_predicted": ratio, "predicted_by": predicted_by}
-    return {**facts, **row}
+    return facts
+
+
+def refuse_unfittable(
+    plans: Sequence[Plan], nbytes: Sizes, dtype: Sequence[str], op: Sequence[str], *, lowering: str, miad: bool,
+    path: str | os.PathLike[str],
+) -> None:  # fmt: skip
+    """Raise Invalid if measurements of these plans would have no row that `tables.write_fit` can write to `path`.
+
+    The rows of a lowering always have what `fit lowering` reads.
+    """
+    if lowering:
+        return
+    rows: list[Row] = [
+        {
+            **_line_facts(line), "nbytes": line.nbytes, "dtype": line.dtype,
+            "op": line.op if line.plan.collective.combining else None,
+        }
+        for line in _expand_lines(plans, nbytes, _type_names(dtype), _operator_names(op))
+    ]  # fmt: skip
+    if miad or not any(map(has_formula, rows)):  # numbers of pieces that are searched have no formula
+        raise no_formula(path)
 
 
 def _plain_options(options: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.library import doubt_gpus, library_here
 from antiphon.errors import AntiphonError, Invalid, NotFound, quote
-from antiphon.formats.benchmark_log import OSU, BenchmarkRun, read_runs
+from antiphon.formats.benchmark_log import MEASURES, BenchmarkRun, read_runs
 from antiphon.formats.stock.nccl_tuner import MAX_CHANNELS, MAX_CHUNK, SUPPORTED
 from antiphon.runtimes.measure.choose import MeasuredTuning, SizeChoice
 from antiphon.runtimes.measure.library import LibraryCandidate
@@ -181,8 +181,8 @@ def _read_folder(folder: Path) -> tuple[list[tuple[str, BenchmarkRun]], list[str
         except AntiphonError as error:
             reasons.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
             continue
-        runs += [(name, run) for run in log_runs if run.program != OSU]
-        reasons += [f"{name}: OSU measures an MPI, not NCCL" for run in log_runs if run.program == OSU]
+        runs += [(name, run) for run in log_runs if run.program not in MEASURES]
+        reasons += [f"{name}: {MEASURES[run.program]}, not NCCL" for run in log_runs if run.program in MEASURES]
     if not runs:
         raise Invalid(
             f"--from-logs {folder}: no logs of nccl-tests or rccl-tests{''.join(f'; {x}' for x in reasons[:3])}"

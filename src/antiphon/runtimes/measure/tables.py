@@ -43,13 +43,23 @@ def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
         return len(lowered)
     measurements = [measured for row in rows if not row["in_place"] and (measured := _fit_row(row)) is not None]
     if not measurements:
-        names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
-        raise Invalid(
-            f"{os.fspath(path)}: nothing measured can be fitted; there are formulas for float32 sums by the planners "
-            f"{names} (ring: with directions=1)"
-        )
+        raise no_formula(path)
     write_plan_times(measurements, path)
     return len(measurements)
+
+
+def no_formula(path: str | os.PathLike[str]) -> Invalid:
+    """Return the error that a file for `fit genmodel` would have no rows."""
+    names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
+    return Invalid(
+        f"{os.fspath(path)}: nothing measured could be fitted; there are formulas for float32 sums in one piece by the "
+        f"planners {names} (ring: with directions=1; halving-doubling: of 2, 4, 8, ... ranks)"
+    )
+
+
+def has_formula(row: Row) -> bool:
+    """Return whether `fit genmodel` has a formula for a row, which needs no measured times."""
+    return _fit_row({**row, "seconds": 1.0}) is not None
 
 
 def lowering_times(rows: Sequence[Row]) -> list[LoweringTime]:
