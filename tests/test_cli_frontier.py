@@ -256,8 +256,9 @@ def test_without_a_point_the_best_of_the_frontier(capsys: Capture) -> None:
 
 
 def test_fewer_steps_than_the_distance(capsys: Capture) -> None:
-    said = complaint(capsys, "frontier", "allgather", MACHINE, "--planner", "sccl:steps=1", code=1)
-    assert "has S = 1 or less: rank 5 is 2 steps from rank 0" in said
+    for command in ("frontier", "plan"):
+        said = complaint(capsys, command, "allgather", MACHINE, "--planner", "sccl:steps=1", code=1)
+        assert "has S = 1 or less: rank 5 is 2 steps from rank 0" in said
 
 
 @pytest.mark.parametrize(

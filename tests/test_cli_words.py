@@ -123,6 +123,24 @@ def test_check_shows_the_file_that_serves(capsys: Capture) -> None:
     assert run([*call, "--all"]) == 0
     whole = capsys.readouterr().out
     assert whole.rindex("will run") < whole.index("will not run")
+    # each finding once for both files, and no word of calls that the other of them serves
+    assert "-1.xml: will run\n  allreduce-ring-1-in-place.xml: will run\n" in brief
+    assert brief.count("the executor is off") == 1
+    assert "not served by it" not in brief
+    # where none runs, those for the size are judged
+    assert run([*call[:-1], "999999"]) == 1
+    none = capsys.readouterr().out
+    assert none.count("cannot be cut into") == 1
+    assert "2 files for other calls" in none
+    assert "outside of its range" not in none
+    report = antiphon.verify("table.json", runtime="msccl", nbytes="999999")
+    assert {reason["file"] for reason in report.reasons} == {"allreduce-ring-1.xml", "allreduce-ring-1-in-place.xml"}
+
+
+def test_a_runtime_without_its_version_is_suggested(capsys: Capture) -> None:
+    antiphon.save(antiphon.plan("allreduce", "ring:ranks=4"), "plan.json")
+    assert run(["verify", "plan.json", "--for", "mscclpp", "--nbytes", "1MB"]) == 2
+    assert "did you mean 'mscclpp-0.9'" in capsys.readouterr().err
 
 
 # ---- plans by value ----

@@ -193,7 +193,7 @@ def test_what_will_run() -> None:
         ({}, {"op": "avg"}, "ignored", "operator avg"),
         ({}, {"dtype": "int16", "itemsize": 2}, "refused", "no type int16"),
         ({}, {"nbytes": 65540}, "ignored", "16385 elements of float32 cannot be cut into 8"),
-        ({}, {"nbytes": 0}, "ignored", "0 elements"),
+        ({"min_bytes": 0}, {"nbytes": 0}, "ignored", "0 elements"),
         ({}, {"nbytes": 2**21}, "ignored", "outside of its range"),
         ({}, {"nbytes": 512}, "ignored", "outside of its range"),
         ({}, {"in_place": False}, "ignored", "calls out of place are not served"),

@@ -103,15 +103,16 @@ def unknown(label: str, name: object, known_names: Iterable[str], *, listed_by: 
 def near_miss(name: str, names: Sequence[str]) -> str | None:
     """Return the name that was most likely meant, or None.
 
-    That is a close match by difflib, else a name of the same length that differs in one letter, as difflib rates short
-    names too low.
+    That is the name whose part before a hyphen it is, else a close match by difflib, else a name of the same length that
+    differs in one letter, as difflib rates short names too low.
 
-    >>> [near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
-    ['allreduce', 'src', None]
+    >>> [near_miss(name, ["allreduce", "dst", "msccl", "src", "rccl-6"]) for name in ("Alreduce", "srk", "nccl", "rccl")]
+    ['allreduce', 'src', None, 'rccl-6']
     """
     name_of_lower = {spelling.lower(): spelling for spelling in names}
     word = name.lower()
-    matches = difflib.get_close_matches(word, name_of_lower, n=1, cutoff=NEAR)
+    matches = [spelling for spelling in name_of_lower if word and spelling.startswith(f"{word}-")]
+    matches += difflib.get_close_matches(word, name_of_lower, n=1, cutoff=NEAR)
     matches += [
         spelling
         for spelling in name_of_lower

@@ -53,8 +53,8 @@ def check(
     Returns
     -------
     list of dict
-        A row per file: `file`, `runs` (whether it does), and `findings`, each with its `outcome` (refused, ignored,
-        hangs, wrong, note), `why`, and `instead`, a remedy.
+        A row per file: `file`, `runs` (whether it does), `other_size` (whether it is for other sizes), and `findings`,
+        each with its `outcome` (refused, ignored, hangs, wrong, note), `why`, and `instead`, a remedy.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def check(
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.errors import Unsupported, unknown
     from antiphon.formats import find_format, refuse_chooser
-    from antiphon.formats.checked import check_file, check_plan, format_options, note_several_files
+    from antiphon.formats.checked import check_file, check_plan, format_options
     from antiphon.formats.foreign import reader_of
     from antiphon.formats.lint.form import ApplicationCall, Finding
     from antiphon.formats.lint.table import RUNTIMES
@@ -100,9 +100,6 @@ def check(
             verified, notes = replace_unwritable(verified, rules.format, format_options(rules))
             rows = check_plan(verified, rules, call)
             rows[0]["findings"] += [Finding("note", note).as_json() for note in notes]  # there is at least one row
-    finding = note_several_files(rows)
-    if finding is not None:  # at least two files run
-        next(row for row in rows if row["runs"])["findings"].append(finding)
     return rows
 
 
@@ -117,11 +114,15 @@ def run_reasons(rows: Sequence[Row]) -> list[Row]:
     Returns
     -------
     list of dict
-        {what, why, instead, file} for the files that serve the call, or for all files if none does.
+        {what, why, instead, file} for the files of `files_shown`.
     """
-    serving = [row for row in rows if row["runs"]]
     return [
         {"what": finding["outcome"], "why": finding["why"], "instead": finding["instead"], "file": row["file"]}
-        for row in serving or rows
+        for row in files_shown(rows)
         for finding in row["findings"]
     ]
+
+
+def files_shown(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of files that serve the call; if none does, those for its size, and if none is for it, all."""
+    return [row for row in rows if row["runs"]] or [row for row in rows if not row["other_size"]] or list(rows)

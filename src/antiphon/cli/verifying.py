@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.checking import check, run_reasons
+from antiphon.api.checking import check, files_shown, run_reasons
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import emit, working
 from antiphon.core.datatypes import combine_of, data_type
@@ -232,18 +232,25 @@ def check_command(
 
 
 def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list[str]:
-    """Return the report on all files: those that will run the call first; the others are only counted unless `every` is
-    true or no file will run it."""
+    """Return the report: the files that will run the call or, if none will, those for its size, or else all.
+
+    The others are only counted unless `every` is true. Files with the same findings are listed together.
+    """
     running = [row for row in rows if row["runs"]]
-    other_files = [row for row in rows if not row["runs"]]
+    shown = files_shown(rows)
+    hidden = [row for row in rows if row not in shown]
+    findings_by_text = dict[str, tuple[list[str], list[dict[str, str]]]]()  # the files that have them, and findings
+    for row in [*shown, *(hidden if every else ())]:
+        files, _ = findings_by_text.setdefault(str((row["runs"], row["findings"])), ([], row["findings"]))
+        files.append(f"{row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}")
     lines = [f"{'will run' if running else 'will NOT run'} by {runtime}"]
-    for row in [*running, *(other_files if every or not running else ())]:
-        lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]
-        for finding in row["findings"]:
+    for files, findings in findings_by_text.values():
+        lines += ["", *(f"  {file}" for file in files)]
+        for finding in findings:
             lines += paragraph(f"{finding['outcome']}: {finding['why']}", first="    ", rest=" " * 6)
             if finding["instead"]:
                 lines += paragraph(f"do this: {finding['instead']}", first=" " * 6, rest=" " * 8)
-    if running and other_files and not every:
-        note = f"{plural(len(other_files), 'file')} for other calls (--all shows why they do not apply)"
+    if hidden and not every:
+        note = f"{plural(len(hidden), 'file')} for other calls (--all shows why they do not apply)"
         lines += ["", *paragraph(note)]
     return lines

@@ -36,7 +36,7 @@ from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare, usual_model
-from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
+from antiphon.errors import Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, PoolTerms, Send, Starved, Stopped, stream_job
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
@@ -288,7 +288,10 @@ def frontier(  # noqa: PLR0913
     except (TimedOut, Lost) as error:
         stopped = str(error)
     if not results:
-        raise _no_point(request, planner, stopped, steps, k)
+        name = f"{request.collective.kind} on {request.topology.name}"
+        if stopped is not None:
+            raise TimedOut(f"no point of the frontier of {name} was found: {stopped}")
+        raise NotFound(f"planner {planner} found no algorithm for {name}")
     _, bounds, notes = results[-1]
     points = _unbeaten_points([point for point, _, _ in results])
     return Frontier(
@@ -384,27 +387,6 @@ def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: lis
         k=certificate["k"] if certificate is not None and label == FOR_K else None, least=proved_ratio, half=half,
         proved=checked.proved if checked is not None else (), trusted=checked.trusted if checked is not None else (),
     )  # fmt: skip
-
-
-def _no_point(
-    request: Request, planner: str, stopped: str | None, steps: int | None, k: int | None
-) -> TimedOut | Infeasible | NotFound:
-    """Return the error of a search without any point. `stopped`: why it ended early, None if it is complete.
-
-    `steps`, `k`: the limits of the search, None if there are none.
-    """
-    name = f"{request.collective.kind} on {request.topology.name}"
-    if stopped is not None:
-        return TimedOut(f"no point of the frontier of {name} was found: {stopped}")
-    bounds = bound(request.topology, request.collective)
-    if steps is not None and steps < bounds.latency_steps and bounds.latency_witness is not None:
-        description = bounds.latency_witness.describe(request.topology)  # "distance: rank 0 is 3 steps from ..."
-        _, _, why = description.partition(": ")
-        return Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
-    conditions = [f"at most {steps} steps"] if steps is not None else []
-    conditions += [f"R <= S + {k}"] if k is not None else []
-    limited = f" with {' and '.join(conditions)}" if conditions else ""
-    return NotFound(f"planner {planner} found no algorithm for {name}{limited}")
 
 
 def _unbeaten_points(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:

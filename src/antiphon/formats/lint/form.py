@@ -37,6 +37,14 @@ class Head:
     notes: tuple[str, ...] = ()  # remarks that hold for every call
     extra: Mapping[str, int] = field(default_factory=dict)  # figures that only one format has, such as "scratch"
 
+    def serves(self, in_place: bool) -> bool:
+        """Return whether the file serves calls in place, or out of place."""
+        return self.in_place if in_place else self.out_of_place
+
+    def serves_size(self, nbytes: int) -> bool:
+        """Return whether calls of this size are within the range of the file."""
+        return self.min_bytes <= nbytes and (self.max_bytes is None or nbytes <= self.max_bytes)
+
 
 @dataclass(frozen=True)
 class ApplicationCall:
@@ -68,6 +76,12 @@ class Finding:
 
 
 Rule = Callable[[Head, ApplicationCall], Iterator[Finding]]
+Size = Callable[[Head, ApplicationCall], int]
+
+
+def call_size(head: Head, call: ApplicationCall) -> int:
+    """Return the bytes of a call, as nccl-tests defines them."""
+    return call.nbytes
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,7 @@ class RuntimeRules:
     format: str  # of the files that the runtime reads
     rules: tuple[Rule, ...]  # in the order in which the runtime decides
     options: Mapping[str, str] = field(default_factory=dict)  # options that `antiphon export` needs for this runtime
+    size_of: Size = call_size  # the bytes of a call that the runtime compares with the file's range
 
     def check(self, head: Head, call: ApplicationCall) -> list[Finding]:
         """Return the findings of all rules, then the notes of the file."""
@@ -99,7 +114,7 @@ def always_note(why: str, instead: str) -> Rule:
 
 def check_sizes(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a size outside of the file's range. `antiphon export` writes one file for every range of a plan."""
-    if call.nbytes < head.min_bytes or (head.max_bytes is not None and call.nbytes > head.max_bytes):
+    if not head.serves_size(call.nbytes):
         end = "without end" if head.max_bytes is None else f"to {format_size(head.max_bytes)}"
         yield Finding(
             "ignored",
@@ -120,8 +135,16 @@ def check_ranks(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 
 def check_in_place(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a call in place (or out of place) that the file does not serve; a note if the call may be either."""
-    is_served = {True: head.in_place, False: head.out_of_place}
-    for in_place, name in ((True, "in place"), (False, "out of place")):
-        if call.in_place in (None, in_place) and not is_served[in_place]:
-            outcome = "ignored" if call.in_place is not None else "note"
-            yield Finding(outcome, f"calls {name} are not served by it", f"put the file for calls {name} beside it")
+    for in_place in (True, False):
+        if call.in_place in (None, in_place) and not head.serves(in_place):
+            yield not_served(in_place, "ignored" if call.in_place is not None else "note")
+
+
+def place_name(in_place: bool) -> str:
+    return "in place" if in_place else "out of place"
+
+
+def not_served(in_place: bool, outcome: str = "note") -> Finding:
+    """Return the finding of a file that does not serve calls in place, or out of place."""
+    place = place_name(in_place)
+    return Finding(outcome, f"calls {place} are not served by it", f"put the file for calls {place} beside it")

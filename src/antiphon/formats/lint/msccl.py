@@ -41,6 +41,11 @@ def _executor_call(head: Head, call: ApplicationCall) -> ApplicationCall:
     return call
 
 
+def _executor_size(head: Head, call: ApplicationCall) -> int:
+    """Return the bytes that the executor compares with a file's range."""
+    return _executor_call(head, call).nbytes
+
+
 def _check_size(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a size outside of the file's range."""
     yield from check_sizes(head, _executor_call(head, call))
@@ -50,6 +55,8 @@ def _check_divisible(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a count that chunks do not divide: the runtime leaves it to the library without a message."""
     executor_call = _executor_call(head, call)
     count = executor_call.nbytes // executor_call.itemsize
+    if not head.serves_size(executor_call.nbytes):
+        return  # `_check_size` reports that
     # Each chunk must be a whole number of elements.
     if executor_call.nbytes % executor_call.itemsize or count == 0 or count % head.chunks:
         multiple = head.chunks * executor_call.itemsize
@@ -89,7 +96,7 @@ def _check_root(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     elif call.root is None:
         yield Finding(
             "note", f"it is right for root {head.root} only, and the executor takes it for every root",
-            "say --root, and keep it where all calls have this one",
+            "keep it where all calls have this root",
         )  # fmt: skip
 
 
@@ -175,6 +182,7 @@ MSCCL = RuntimeRules(
     "MSCCL's executor (NCCL 2.23), as of its last release",
     "msccl-xml",
     (*COMMON, _check_channels, _check_resident, _note_process),
+    size_of=_executor_size,
 )
 RCCL = RuntimeRules(
     "rccl-6",
@@ -182,4 +190,5 @@ RCCL = RuntimeRules(
     "msccl-xml",
     (*COMMON, _check_fused, _check_thread_blocks, _note_machine),
     options={"fused": "no"},  # of `antiphon export`, for this runtime
+    size_of=_executor_size,
 )

@@ -82,7 +82,7 @@ def _check_switches(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 def _check_divisible(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report an indivisible size: the call ends in an error, as the selector chose the plan without checking it."""
     align = head.extra.get("alignment", 16)  # bytes of each chunk must be a multiple of this
-    if call.nbytes == 0 or call.nbytes % (align * head.chunks):
+    if head.serves_size(call.nbytes) and (call.nbytes == 0 or call.nbytes % (align * head.chunks)):
         yield Finding(
             "refused",
             f"{format_size(call.nbytes)} is no multiple of {head.chunks} times {align} bytes: the call ends in error",

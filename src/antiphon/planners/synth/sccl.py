@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
 
+from antiphon.core.bounds import bound
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Invalid, TimedOut
+from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.isolate import cpu_clock
 from antiphon.options import Option
 from antiphon.planners.synth.cache import cache_for_option
@@ -62,8 +63,8 @@ def sccl(
 ) -> Iterator[Schedule]:
     """Yield the frontier, fewest steps first; with `chunks`, `steps` and `rounds` only that point.
 
-    For a single point: Infeasible with the lower bound that it violates, or NotFound with what was searched if that
-    decided nothing.
+    For a single point, or if no point has so few steps: Infeasible with the lower bound that it violates, or NotFound
+    with what was searched if that decided nothing.
 
     `workers` and `cache` do not change the result. Every schedule carries the certificate of its optimality. If the
     request's effort (default 60, see effort_budget.py) runs out before all candidates were tried, EffortSpent, a kind
@@ -101,3 +102,19 @@ def sccl(
             f"planner sccl found nothing for {collective.kind} on {topology.name}: {error}, or "
             "plan for a smaller machine"
         ) from None
+    if not any_point:
+        raise _no_point(request, steps, k)
+
+
+def _no_point(request: Request, steps: int | None, k: int | None) -> Infeasible | NotFound:
+    """Return the error of a complete search without any point within its limits, None if there are none."""
+    name = f"{request.collective.kind} on {request.topology.name}"
+    bounds = bound(request.topology, request.collective)
+    if steps is not None and steps < bounds.latency_steps and bounds.latency_witness is not None:
+        description = bounds.latency_witness.describe(request.topology)  # "distance: rank 0 is 3 steps from ..."
+        _, _, why = description.partition(": ")
+        return Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
+    conditions = [f"at most {steps} steps"] if steps is not None else []
+    conditions += [f"R <= S + {k}"] if k is not None else []
+    limited = f" with {' and '.join(conditions)}" if conditions else ""
+    return NotFound(f"planner sccl found no algorithm for {name}{limited}")
