@@ -105,6 +105,20 @@ def test_what_the_table_does_not_have(
 
 
 @pytest.mark.slow
+def test_run_names_the_plan_that_ran(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(table), "--nbytes", "1KB", "--repeat", "1"]
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.startswith("  nbytes ")
+    monkeypatch.setenv("ANTIPHON_DEAD", "0-1")
+    assert run(arguments) == run([*arguments, "--json"]) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    (row,) = json.loads(rest[rest.index("{") :])["rows"]
+    assert row["topology"] == drop_items(kite(), ["0-1"]).name
+    assert f"ANTIPHON_DEAD leaves: allreduce on {row['topology']} by {row['planner']}" in first
+
+
 def test_plans_for_the_ranks_that_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its root a collective has no plan; without a rank in between, all have none."""
     file, search = tmp_path / "table.json", antiphon.Search(workers="none", failures="ranks")

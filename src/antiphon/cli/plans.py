@@ -16,7 +16,7 @@ from antiphon.api.running import run
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, sort_outputs, working, write_pictures
 from antiphon.cli.planning import ThrottledLog, progress
-from antiphon.cli.run_text import rows_text, trace_text
+from antiphon.cli.run_text import rows_text, surviving_text, trace_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, kind_named
 from antiphon.core.plan import Plan
@@ -378,6 +378,6 @@ def run_command(
         )  # fmt: skip
     if not rows:  # another of the processes reports
         return
-    emit({"rows": rows}, rows_text(rows) + trace_text(trace))
+    emit({"rows": rows}, surviving_text(rows) + rows_text(rows) + trace_text(trace))
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)

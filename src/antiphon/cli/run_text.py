@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.cli.output import dash
+from antiphon.errors import list_first
 from antiphon.registry import find
+from antiphon.select.failures import DEAD, read_dead
 from antiphon.show.columns import fitted_rows, paragraph, time_column
 from antiphon.units import format_size, size_family
 
@@ -42,6 +44,15 @@ def rows_text(rows: Sequence[Row]) -> str:
     choices = [f"  {line}" for line in choice_lines(rows)]
     notes = _lab_notes(rows) if "links" in rows[0] else []  # only rows of a lab have the loads of links
     return "\n".join([*lines, *legend, *choices, *notes])
+
+
+def surviving_text(rows: Sequence[Row]) -> str:
+    """Return which plan ran, if $ANTIPHON_DEAD chose it among those of a table; else nothing."""
+    if not read_dead():
+        return ""
+    planners = list_first(list(dict.fromkeys(str(row["planner"]) for row in rows if row["planner"])), limit=4)
+    plan = f"{rows[0]['collective']} on {rows[0]['topology']}{f' by {planners}' if planners else ''}"
+    return "\n".join(paragraph(f"the plan for what {DEAD} leaves: {plan}", first="")) + "\n"
 
 
 def _legend_texts(on: str, library: str) -> list[str]:

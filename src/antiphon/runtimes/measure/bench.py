@@ -82,11 +82,12 @@ def run_plan(  # noqa: PLR0913
     if trace is not None and not find("runtime", on).can.trace:
         raise Unsupported(f"--on {on}: its runs cannot be traced")
     for size in sizes:
-        runnable = Runnable(plan.at(size).schedule, plan.topology)
+        entry = plan.at(size)
+        runnable = Runnable(entry.schedule, plan.topology)
         size_rows = run_schedule(
             on, runnable, size, dtype, op, seed, repeat, in_place, how=options, trace=trace is not None
         )
-        rows += size_rows or []
+        rows += [{**_plan_facts(plan, entry), **row} for row in size_rows or ()]
     if trace is not None and rows:
         _write_trace(trace, plan, on, rows[0])
     return rows or None
@@ -409,19 +410,23 @@ def _complete_row(line: _Line, row: Row, predicted: float, predicted_by: str) ->
 
 def _line_facts(line: _Line) -> Row:
     """Return the facts of a line that its plan states."""
-    collective, claims = line.plan.collective, line.entry.claims
-    provenance = line.entry.schedule.provenance
-    facts: Row = {
-        "collective": collective.kind, "planner": claims.get("planner", provenance.get("planner")),
-        "options": _plain_options(provenance.get("options")),
-        "topology": line.plan.topology.name, "ranks": len(collective.members),
-        "root": collective.roots[0] if len(collective.roots) == 1 else None,
-    }  # fmt: skip
-    if claims.get("served_by"):
-        facts["served_by"] = claims["served_by"]
+    facts = _plan_facts(line.plan, line.entry)
+    if line.entry.claims.get("served_by"):
+        facts["served_by"] = line.entry.claims["served_by"]
     if line.pieces is not None:
         facts["pieces"] = line.pieces
     return facts
+
+
+def _plan_facts(plan: Plan, entry: Entry) -> Row:
+    """Return which plan a row is of, and who made the schedule of this entry."""
+    collective, provenance = plan.collective, entry.schedule.provenance
+    return {
+        "collective": collective.kind, "planner": entry.claims.get("planner", provenance.get("planner")),
+        "options": _plain_options(provenance.get("options")),
+        "topology": plan.topology.name, "ranks": len(collective.members),
+        "root": collective.roots[0] if len(collective.roots) == 1 else None,
+    }  # fmt: skip
 
 
 def refuse_unfittable(
