@@ -40,6 +40,8 @@ PROTOCOLS = ("auto", "simple", "ll", "ll128")  # auto: NCCL chooses the protocol
 MAX_CHANNELS, MAX_CHUNK = 64, 2**30  # MAXCHANNELS of NCCL from 2.25 on; bytes, beyond any buffer in use
 MIN_SPEEDUP = 1.005  # less prints as 1x
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
+# Reasons for which nothing is known of a range; the first begins so
+NO_FIGURES, UNMEASURED = "the model has no figures", "nothing was measured"
 MEASURED = "measured"  # how the reasons of measured rules begin
 NEEDS_ONE_PER_NODE = "NCCL's pat needs one rank per node"
 # NCCL's algorithm -> the planners whose schedules do the same
@@ -201,9 +203,12 @@ def choose_rules(
         )
     if not rules:
         name = library.name.upper() if library is not None else "NCCL"
+        is_unknown = any(reason == UNMEASURED or reason.startswith(NO_FIGURES) for reason in reasons)
+        judgement = f"nothing is known to beat {name}'s own choice" if is_unknown else f"{name}'s own choice is as good"
+        costs = "" if library is None else ", each with what it costs by the model"
         raise NotFound(
-            f"{format_name}: {name}'s own choice is as good: nothing to write ({'; '.join(reasons)}); "
-            "option unproven=yes writes lines to measure, each with what it costs by the model"
+            f"{format_name}: {judgement}: nothing to write ({'; '.join(reasons)}); "
+            f"option unproven=yes writes lines to measure{costs}"
         )
     title = f"# for {' '.join(machine.name.split())[:100]}"
     return RuleTable(library, title, machine.ranks, nodes, rules, left_to_library)
@@ -229,7 +234,7 @@ def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven:
     # `served_by` is LIBRARY where a measured table leaves the range to the library, as it was faster or (claim
     # "measured" false) was not measured there; it is the library's name where predictions leave it
     if entry.served_by == LIBRARY and entry.claims.get("measured") is False:
-        return TunerRule(algorithm="", reason="nothing was measured")
+        return TunerRule(algorithm="", reason=UNMEASURED)
     if entry.served_by == LIBRARY or (entry.served_by and not unproven):
         return TunerRule(algorithm="", reason="our plan is not clearly faster")
     if not family or kind not in SUPPORTED[family]:
@@ -237,7 +242,7 @@ def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven:
     name = library.name.upper() if library is not None else "NCCL"
     gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
     if library is None or not gains:
-        reason = f"the model has no figures of {name}'s {family} here"
+        reason = f"{NO_FIGURES} of {name}'s {family} here"
     elif all(is_clearly_faster(gain, library.error_at(kind, nbytes)) for nbytes, gain in gains.items()):
         return TunerRule(family, reason="", protocol=protocol)
     else:
