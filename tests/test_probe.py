@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from probe_cases import CASES, Case
+from probe_cases import CASES, Case, text_of
 from probe_text import cpu, gpu, limits_of, links_of, nic, pci, system, told
 from quick import in_turn
 
@@ -105,6 +105,13 @@ def test_the_columns_of_a_query_may_be_in_any_order(tmp_path: Path) -> None:
     assert machines[0].name == "2 x NVIDIA A40"
     assert all(links_of(machine) == links_of(machines[0]) for machine in machines)
     assert all(machine.name == machines[0].name for machine in machines)
+
+
+def test_adapters_alone_name_the_switches(tmp_path: Path) -> None:
+    text = text_of("ibnetdiscover", "a simulated pair of switches")
+    adapters = tmp_path / "adapters.txt"
+    adapters.write_text("\n\n".join(block for block in text.split("\n\n") if "\nCa\t" in block))
+    assert read([str(adapters)]).machine.places == ("Hca1", "Hca2", "Switch1")
 
 
 def test_a_network_of_ns3_may_begin_with_a_remark(tmp_path: Path) -> None:

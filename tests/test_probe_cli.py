@@ -108,6 +108,7 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[0,2-3]")
     assert "only the hosts of this job: n[0,2-3]" in said(capsys, "topology join dgx1v net.txt -o three.json")
     assert alike("./three.json", "cluster:box=dgx1v,boxes=3")
+    assert "four.json: is a machine of Antiphon already" in said(capsys, "topology probe four.json", 2)
     Path("nothing.txt").write_text("hello\n")
     assert "nothing.txt: unrecognised file; pass --from " in said(capsys, "topology join dgx1v nothing.txt", 2)
 

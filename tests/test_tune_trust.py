@@ -37,6 +37,7 @@ from antiphon.select.libraries import BASELINES, find_baseline, list_stand_ins
 from antiphon.select.limits import compare_links
 from antiphon.select.schedule_cache import ScheduleCache, fingerprint
 from antiphon.select.task import WARM_UP_PLANNERS, Context, Done, Message, Task, run_task
+from antiphon.show.words import loss_text
 from antiphon.topologies import topology
 
 
@@ -330,6 +331,16 @@ def test_uneven_counts_are_compared_with_the_same_counts() -> None:
     part = Collective("allgather", 4, (0, 1, 2), (), weights[:3])
     (loss,) = tune(part, whole, nbytes="1KB", planners=["ring"], workers="none", against=whole).losses
     assert loss.all is loss.among
+
+
+def test_an_allocation_is_compared_with_a_larger_one() -> None:
+    larger = only(topology("dgx1v"), [0, 1, 2, 3])
+    smaller = only(topology("dgx1v"), [0, 1, 2])
+    part = Collective("allreduce", 8, (0, 1, 2))
+    (loss,) = tune(part, smaller, nbytes="1KB", planners=["ring"], workers="none", against=larger).losses
+    assert loss.all is not None
+    assert loss.all.bytes_per_second == bound(larger, Collective("allreduce", 8, (0, 1, 2, 3))).bytes_per_second
+    assert "all its ranks 75 GB/s" in loss_text(loss)
 
 
 # ---- how it is called ----

@@ -260,11 +260,12 @@ def split_machine(spec: str, only: str = "") -> tuple[str, list[int] | None]:
     ('ring:ranks=8', [0, 1, 2])
     """
     # before only= the name or other options; after its ranks, which have commas too, a comma and further options
-    match = re.fullmatch(r"(.+?)([:,])only=([^=]*?)(?:,(\w+=.*))?", spec)
+    match, label = re.fullmatch(r"(.+?)([:,])only=([^=]*?)(?:,(\w+=.*))?", spec), "--only"
     if match is not None:
+        label = f"machine {quote(spec)}: only"
         name, separator, only, tail = match.groups()
         spec = f"{name}{separator}{tail}" if tail else name
-    return spec, parse_ranks(only, "TOPO:only") if only or match is not None else None
+    return spec, parse_ranks(only, label) if only or match is not None else None
 
 
 def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> tuple[Topology, list[int] | None]:

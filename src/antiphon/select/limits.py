@@ -30,6 +30,7 @@ from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
+from antiphon.core.reshape import linked_ranks
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile, model_of
 from antiphon.cost.bound_evaluator import BoundEvaluator
@@ -271,17 +272,28 @@ def compare_bounds(
         if collective.custom is None:
             remaining_limit = _limit_or_none(intact, collective)
             is_uneven = bool(np.any(collective.weights != collective.weights[:1]))
-            every_rank = Collective(kind, intact.ranks, members=(), roots=collective.roots)
+            every_rank = _among_all(kind, collective.roots, intact)
             rows.append(
                 Loss(
                     kind,
                     intact.name,
-                    all=remaining_limit if is_uneven else _limit_or_none(intact, every_rank),
+                    all=remaining_limit if is_uneven or every_rank is None else _limit_or_none(intact, every_rank),
                     among=remaining_limit,
                     left=limits.get(kind),
                 )
             )
     return tuple(rows)
+
+
+def _among_all(kind: str, roots: Sequence[int], intact: Topology) -> Collective | None:
+    """Return the collective among all ranks of the intact machine that have links; None if a root has none.
+
+    Ranks without links are those that an allocation (TOPO:only=RANKS) leaves out.
+    """
+    members = linked_ranks(intact)
+    if len(members) < 2 or not {*roots} <= {*members}:
+        return None
+    return Collective(kind, intact.ranks, members=members, roots=roots)
 
 
 def _limit_or_none(topology: Topology, collective: Collective) -> Limit | None:

@@ -56,7 +56,7 @@ class _Reader:
     """Nodes by their kind and GUID ("S-..." switch, "H-..." adapter), and each cable once, though both ends list it."""
 
     def __init__(self) -> None:
-        self.current, self.of_switch = -1, False  # node of the current block; whether it is a switch or router
+        self.current = -1  # node of the current block
         self.numbers: dict[str, int] = {}  # kind and GUID -> node
         self.labels: list[str] = []  # by node the text in quotes: a switch's name, or "node01 mlx5_0"
         # (lower packed port) << _PORT_BITS | (higher packed port) -> speed, such as "4xHDR". One number takes less
@@ -68,13 +68,11 @@ class _Reader:
         """Read a line: the head of a block, or a port of the current block."""
         if match := _HEAD.match(line):
             self.current = self._number_of(match[2], match[3], match[4] or "")
-            self.of_switch = match[2] != "H"
         elif line.startswith("[") and (match := _PORT.match(line)):
             if self.current < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
             tail = match[5]
-            # ports of adapters lead to switches, which have their labels from the heads of their own blocks
-            label = _QUOTED.search(tail) if self.of_switch else None
+            label = _QUOTED.search(tail)  # of the other end, whose own block a listing of adapters alone lacks
             peer = self._number_of(match[2], match[3], label[1] if label else "")
             low, high = sorted((self.current * _PORTS + int(match[1]), peer * _PORTS + int(match[4])))
             speeds = _SPEED.findall(tail)

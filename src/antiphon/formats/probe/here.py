@@ -34,6 +34,7 @@ from antiphon.formats.probe.speeds import (
 )
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.registry import refuse_unknown_options
+from antiphon.units import format_bandwidth
 
 SYSFS = "/sys"
 PROGRAM_TIMEOUT = 60.0  # seconds
@@ -267,9 +268,16 @@ class _LinuxDevices:
                         speeds[src, dst] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6  # from MB/s
         lowest = min(weights.values(), default=0)  # of direct links; greater weights are paths through other GPUs
         self.box.model = self.box.model or (gpu_type.name if gpu_type else "")
-        if weights:  # unknown GPUs count as MI200, whose links reader `rocm` assumes as well
-            self.box.fast_kind, self.box.link_bandwidth = "xgmi", (gpu_type or MI200).link
-            self.box.pcie_generation = (gpu_type or MI200).pcie_generation
+        if weights:
+            if gpu_type is None:  # reader `rocm` assumes these links as well
+                gpu_type = MI200
+                self.notes.append(
+                    f"the driver names no make that is known: taken to be {MI200.name}, with PCIe "
+                    f"{MI200.pcie_generation} and, where it states no bandwidth, {format_bandwidth(MI200.link)} each "
+                    "way per xGMI link"
+                )
+            self.box.fast_kind, self.box.link_bandwidth = "xgmi", gpu_type.link
+            self.box.pcie_generation = gpu_type.pcie_generation
         for pair, weight in weights.items():
             if weight == lowest:
                 self.box.bonds[pair] = speeds[pair] or self.box.link_bandwidth

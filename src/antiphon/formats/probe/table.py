@@ -105,6 +105,11 @@ def recognise_source(path: str) -> str:
     for name, source in SOURCES.items():
         if any(re.search(sign, text) for sign in source.signs):
             return name
+    if '"antiphon-topology"' in text:
+        raise Invalid(
+            f"{name_of(path)}: is a machine of Antiphon already, no output of a tool; commands take it as TOPO, as in "
+            f"topology show {name_of(path)}"
+        )
     raise Invalid(f"{name_of(path)}: unrecognised file; pass --from {'|'.join(SOURCES)}")
 
 
