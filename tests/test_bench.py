@@ -140,7 +140,7 @@ def test_long_work_says_in_a_log_how_far_it_is(
 
 def test_what_it_prints_and_writes_is_a_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.csv"
-    common = "bench all full:ranks=3 --on fake --planner direct --nbytes 6KB:24KB --op sum,max".split()
+    common = ["bench", "all", "full:ranks=3", "--on", "fake", "--planner", "direct", "--nbytes", "6KB:24KB"]
     assert run([*common, "-o", str(path)]) == run([*common, "--json"]) == 0
     printed, _, as_json = capfd.readouterr().out.partition("\n{")
     logs = [[*read_runs(text)] for text in (path.read_text(), "{" + as_json, printed)]
@@ -177,8 +177,7 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
     path.unlink()
     for unfittable in ("ring", "ring:directions=1 --miad", "ring:directions=1 -d int8", "ring:pieces=2,directions=1"):
         assert run([*common, *unfittable.split(), "--fit", str(path)]) == 2
-        out, err = capfd.readouterr()
-        assert "directions=1" in err
+        assert "directions=1" in capfd.readouterr().err
     assert not fake_ground.asked  # refused before anything is measured
     assert not path.exists()
 

@@ -16,6 +16,7 @@ import antiphon
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
+from antiphon.cost import Profile
 from antiphon.errors import Invalid, Unsupported
 from antiphon.select.counts import Counts, bound_loss, measure_loss, recount_schedule
 
@@ -95,6 +96,18 @@ def test_no_counts_lose_more_than_the_bound(seed: int) -> None:
         worst = max(worst, float(best / rate))
     assert worst <= greatest * (1 + 1e-9)
     assert worst > greatest / 3  # the bound is not idle
+
+
+def test_a_profile_is_counted_for_any_counts() -> None:
+    """A profile in which links that are idle at most counts become slow moves the greatest loss."""
+    machine = antiphon.topology("cluster:box=ring:ranks=2,boxes=2")
+    plan = antiphon.plan("alltoall", machine, planner="flows")
+    counts = Counts.of([[0 if i == j else 1 for j in range(4)] for i in range(4)], 4)
+    kind = next(link_type.kind for link_type in machine.types if link_type.kind != "ib")
+    slow = Profile(name="slow", bandwidth_factor={kind: 0.01})
+    losses = [measure_loss(plan, counts, 10**6, "alpha-beta", profile).any_counts for profile in (None, slow)]
+    assert losses[1] == pytest.approx(bound_loss(plan.entries[0].schedule, slow.on(machine)))
+    assert losses[0] != pytest.approx(losses[1])
 
 
 def test_tune_with_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path:
 
 @pytest.mark.parametrize(("change", "message"), [
     (("[[prices]]", "[[price]]"), r"study.toml: unknown field 'price'; did you mean 'prices'\? \(known: budget, "),
-    (("links = ", "link = "), r"prices\[0\]: unknown field 'link'; did you mean 'links'\? \(known: links, name, rank"),
+    (("links = ", "link = "), r"prices\[0\]: unknown field 'link'; did you mean 'links'\? \(known: bandwidth, links, "),
     (("collectives = ", "collectives = 3 #"), r"collectives: expected a text in double quotes or a list"),
     (('"ring", "direct"', '"rings"'), "unknown planner"),
     (('nbytes = "1KB:1MB:1000"', 'nbytes = "x"'), "nbytes|size"),
@@ -136,6 +136,14 @@ def test_counts_are_for_one_machine_and_not_stored(tmp_path: Path) -> None:
 def test_an_unknown_engine_is_refused(engine: str, study: SweepRequest) -> None:
     with pytest.raises(Invalid, match="engine"):
         run_sweep(study, engine=engine)
+
+
+def test_a_price_list_may_price_bandwidth(tmp_path: Path) -> None:
+    """A ring of 4 has four cables, of 10 or 20 GB/s."""
+    text = STUDY.replace("links = { link = 10 }", "links = { link = 10 }\nbandwidth = { link = 3, ib = 7 }")
+    prices = read_sweep_file(write(tmp_path, text)).prices["list"]
+    assert prices["ring:ranks=4,bandwidth=10GB/s"] == 4 * 100 + 4 * (10 + 30)
+    assert prices["ring:ranks=4,bandwidth=20GB/s"] == 4 * 100 + 4 * (10 + 60)
 
 
 def test_the_picture_needs_prices(result: SweepResult) -> None:

@@ -103,10 +103,10 @@ def unknown(label: str, name: object, known_names: Iterable[str], *, listed_by: 
 def near_miss(name: str, names: Sequence[str]) -> str | None:
     """Return the name that was most likely meant, or None.
 
-    That is the name whose part before a hyphen it is, else a close match by difflib, else a name of the same length that
-    differs in one letter, as difflib rates short names too low.
+    That is a name that goes on behind it with a hyphen, else a close match by difflib, else a name of the same length
+    that differs in one letter, as difflib rates short names too low.
 
-    >>> [near_miss(name, ["allreduce", "dst", "msccl", "src", "rccl-6"]) for name in ("Alreduce", "srk", "nccl", "rccl")]
+    >>> [near_miss(name, ["allreduce", "dst", "src", "rccl-6"]) for name in ("Alreduce", "srk", "nccl", "rccl")]
     ['allreduce', 'src', None, 'rccl-6']
     """
     name_of_lower = {spelling.lower(): spelling for spelling in names}

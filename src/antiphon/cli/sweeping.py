@@ -51,8 +51,8 @@ def sweep_command(
 
     FILE has collectives, nbytes and [[machines]] with a topology each, whose `vary` makes every combination of options.
     It may also have planners, model, profile, effort, budget and seed, as for tune (an example: docs/have/fabric.md).
-    [[prices]] are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the
-    store holds is not planned again, so a sweep that was interrupted goes on. The picture shows time against price.
+    [[prices]] are lists by rank, switch, links and GB/s of each kind; a machine's own `price` replaces the sum. What
+    the store holds is not planned again, so a sweep that was interrupted goes on. The picture shows time against price.
     """
     files = sort_outputs("sweep", output)
     for path in files["rows"]:

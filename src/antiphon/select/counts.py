@@ -123,7 +123,7 @@ class CountsLoss:
     nbytes: int  # the largest buffer of the average counts
     matrices: int  # number of measured matrices
     gaps: tuple[float, ...]  # of the matrices whose time was predicted; (): the model has no bound
-    any_counts: float  # `bound_loss`: the greatest ratio for any counts, at nominal bandwidths
+    any_counts: float  # `bound_loss`: the greatest ratio for any counts
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -144,7 +144,7 @@ def of_request(value: Any, target: Collective) -> tuple[Counts, Collective]:
 def measure_loss(plan: Plan, counts: Counts, nbytes: int, model: str, profile: Any = None) -> CountsLoss:
     """Predict the time of the plan's schedule for `nbytes` at the measured counts, and bound its loss for any.
 
-    `profile`: figures that replace nominal ones in predictions and their lower bounds; None: there are none.
+    `profile`: figures that replace nominal ones; None: there are none.
     """
     topology, target = plan.topology, plan.collective
     loaded_profile: Profile | None = None if profile is None else as_profile(profile)
@@ -160,8 +160,7 @@ def measure_loss(plan: Plan, counts: Counts, nbytes: int, model: str, profile: A
         except Unsupported:  # no bound is known under this model
             break
         gaps.append(seconds / least_seconds)
-    # `topology`, not `machine`: this bound is one of nominal bandwidths; a profile applies to the gaps alone
-    return CountsLoss(nbytes, len(sizes), tuple(gaps), bound_loss(schedule, topology))
+    return CountsLoss(nbytes, len(sizes), tuple(gaps), bound_loss(schedule, machine))
 
 
 def recount_schedule(schedule: Schedule, target: Collective) -> Schedule:

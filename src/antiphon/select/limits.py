@@ -285,12 +285,12 @@ def compare_bounds(
     return tuple(rows)
 
 
-def _among_all(kind: str, roots: Sequence[int], intact: Topology) -> Collective | None:
+def _among_all(kind: str, roots: tuple[int, ...], intact: Topology) -> Collective | None:
     """Return the collective among all ranks of the intact machine that have links; None if a root has none.
 
     Ranks without links are those that an allocation (TOPO:only=RANKS) leaves out.
     """
-    members = linked_ranks(intact)
+    members = tuple(linked_ranks(intact))
     if len(members) < 2 or not {*roots} <= {*members}:
         return None
     return Collective(kind, intact.ranks, members=members, roots=roots)

@@ -136,6 +136,12 @@ def tune(  # noqa: PLR0913
     entry, options = _model_of(model)
     names = named_planners or usual_planners(topology, barriers=entry.can.barriers)
     for name in names:
+        planner, colon, own_options = name.partition(":")
+        if colon and planner in table("planner"):
+            raise Invalid(
+                f"planners: {quote(name)} has options; tune tries values of its own: name {planner} alone, or sweep "
+                f"{own_options or 'OPTION=VALUES'} (tune --sweep)"
+            )
         find("planner", name)  # raises for an unknown one
     values = resolve_sweep(sweep, names, len(next(iter(targets.values())).members))
     intact = None if against is None else machine_of(against, "against")

@@ -18,6 +18,7 @@
     rank = 30000
     switch = 8000
     links = { nvlink = 50, ib = 400 }        # by kind; a link in both directions counts once
+    bandwidth = { ib = 12 }                  # in addition, for each GB/s of these links
 
 A combination of options that makes no machine is refused with the reason, and the others go on.
 """
@@ -37,7 +38,7 @@ import msgspec
 from antiphon.core.collective import Collective
 from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import conversion_fault
-from antiphon.core.topology import Topology
+from antiphon.core.topology import LinkType, Topology
 from antiphon.cost import Profile
 from antiphon.cost.profile import as_profile
 from antiphon.errors import AntiphonError, Invalid
@@ -67,13 +68,18 @@ class PriceList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rank: float = 0.0
     switch: float = 0.0
     links: dict[str, float] = {}
+    bandwidth: dict[str, float] = {}  # per GB/s
 
     def price_of(self, machine: Topology) -> float:
         """Return the sum over ranks, switches and links; kinds of links that are not listed cost nothing."""
-        counts = Counter(machine.types[number].kind for number in machine.link_type.tolist())
         # a link of the topology is one direction: both directions of a cable together have its price
-        links = sum(self.links.get(kind, 0.0) * count / 2 for kind, count in sorted(counts.items()))
+        counts = Counter(machine.link_type.tolist())
+        links = sum(self._price_of_link(machine.types[number]) * count / 2 for number, count in sorted(counts.items()))
         return machine.ranks * self.rank + machine.switches * self.switch + links
+
+    def _price_of_link(self, link_type: LinkType) -> float:
+        per_gigabyte = self.bandwidth.get(link_type.kind, 0.0)
+        return self.links.get(link_type.kind, 0.0) + per_gigabyte * float(link_type.bandwidth) / 1e9
 
 
 class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

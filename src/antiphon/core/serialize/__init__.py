@@ -113,7 +113,7 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
 def _advise_format(data: bytes) -> str:
     """Return how to mend a file without a format, judging by its keys: what it likely is, or was meant to be."""
     keys = decode(data, dict[str, msgspec.Raw]).keys()
-    if keys & {"verdict", "rows"} or {"topology", "collective"} <= keys and "entries" not in keys:
+    if keys & {"verdict", "rows"} or (keys >= {"topology", "collective"} and "entries" not in keys):
         return "if a command printed it (--json), use the file that its option -o writes"
     likely = TOPOLOGY
     if "entries" in keys:
