@@ -13,11 +13,11 @@ from bench_sweep import list_workers
 
 import antiphon
 from antiphon.cli import run
-from antiphon.errors import Invalid
-from antiphon.select.store import Store
+from antiphon.errors import Invalid, UnlikelyInput
+from antiphon.select.store import SizeFigures, Store
 from antiphon.show.machines import conclusions
 from antiphon.show.pictures.pareto import pareto_svg
-from antiphon.sweeps.request import SweepRequest, read_sweep_file
+from antiphon.sweeps.request import Cell, SweepRequest, read_sweep_file
 from antiphon.sweeps.results import SweepResult, run_sweep
 
 STUDY = """\
@@ -115,12 +115,48 @@ def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path:
     (("ranks = [4, 5]", "ranks = []"), "has no values"),
     (("[[machines]]\ntopology = \"full", "[[machines]\ntopology = \"full"), "is no TOML"),
     (('topology = "full:ranks=4,bandwidth=10GB/s"', 'topology = "ring:ranks=4,bandwidth=10GB/s"'), "listed twice"),
+    # what is wrong for every machine is found before any is planned for
+    (('"allreduce"', '"allredoce"'), "did you mean 'allreduce'"),
+    (('"allreduce"', '"allreduce:root=1"'), "allreduce has no root"),
+    (('"allreduce"', '"bcast:root=1"'), "listed twice"),
+    (('"alpha-beta"', '"alpha-beto"'), "unknown model 'alpha-beto'"),
+    (('model = "alpha-beta"', "effort = -1"), "effort: expected a number greater than 0"),
+    (('model = "alpha-beta"', "budget = nan"), "budget: must be finite"),
+    (('model = "alpha-beta"', "seed = -1"), "seed: expected a whole number >= 0"),
+    (("rank = 100", "rank = nan"), r"prices\[0\].rank: expected a number >= 0"),
+    (('name = "list"', 'name = "machine"'), "prices: machine is another column"),
 ])  # fmt: skip
 def test_a_wrong_file_is_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=message) as caught:
         read_sweep_file(write(tmp_path, STUDY.replace(*change)))
     assert "\n" not in str(caught.value)
     assert "study.toml" in str(caught.value)
+
+
+def test_prices_of_links_that_no_machine_has_are_unlikely(tmp_path: Path) -> None:
+    with pytest.warns(UnlikelyInput, match="no machine has links of kind lnk, only link"):
+        read_sweep_file(write(tmp_path, STUDY.replace("link = 10", "lnk = 10")))
+
+
+def test_the_fastest_machine_takes_once_its_time() -> None:
+    """Also if others are faster for some collective, or have no plan for another one."""
+    seconds = {"a": (1.0, 8.0), "b": (4.0, 4.0), "c": (0.1, None)}  # two collectives each
+    cells, answers = list[Cell](), list[tuple[SizeFigures, ...] | str]()
+    for machine, times in seconds.items():
+        for kind, value in zip(("allreduce", "alltoall"), times, strict=True):
+            cells.append(Cell(machine, kind, question=None))
+            answers.append("no plan" if value is None else (SizeFigures(1000, "ring", value),))
+    machines = SweepResult(SweepRequest(tuple(cells), (1000,), {}, 1.0), tuple(answers), planned=0).machines()
+    assert [m.machine for m in machines] == ["a", "b", "c"]
+    assert [m.relative_time for m in machines] == [1.0, pytest.approx(2**0.5), None]
+
+
+def test_a_machine_without_plans_has_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = read_sweep_file(write(tmp_path, STUDY.replace('"ring", "direct"', '"nvls"')))
+    refused = run_sweep(replace(study, cells=study.cells[:1]), engine="processes:1").machines()[0].refused
+    assert "planner nvls: the members are not all joined by switches" in refused
+    words = ["tune", "allreduce", "ring:ranks=4", "--planner", "nvls", "--nbytes", "1KB"]
+    assert run([*words, "--store", str(tmp_path / "kept")]) == 1, capsys.readouterr().err
 
 
 def test_counts_are_for_one_machine_and_not_stored(tmp_path: Path) -> None:

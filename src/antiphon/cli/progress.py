@@ -10,13 +10,14 @@ from antiphon.cli.planning import ThrottledLog, repeat_in_log
 
 
 @contextmanager
-def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+def show_progress(log: bool = False, unit: str = "calls of planners") -> Iterator[Callable[[int, int, str], None]]:
     """Yield a function that shows progress: (done, total, text).
 
     On a terminal it moves a bar on stderr. Otherwise it prints a line for the first result, then one every few seconds,
     also between two calls.
 
-    `log`: without a terminal, print only when the function is called, at most once every few seconds.
+    `log`: without a terminal, print only when the function is called, at most once every few seconds. `unit`: what is
+    counted.
     """
     if not sys.stderr.isatty() and log:
         lines = ThrottledLog()
@@ -27,7 +28,7 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
 
         # a text with these words reports the first result
         with repeat_in_log(print_at_once=BEST_SO_FAR) as print_line:
-            yield lambda done, total, text: print_line(progress_line(done, total, text))
+            yield lambda done, total, text: print_line(progress_line(done, total, text, unit))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,8 +39,8 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
         yield lambda done, total, text: bar.update(line, completed=done, total=total, description=text)
 
 
-def progress_line(done: int, total: int, text: str) -> str:
+def progress_line(done: int, total: int, text: str, unit: str = "calls of planners") -> str:
     """Return a line for a log. `text`: what is at work, else what was done last."""
     from antiphon.select.ledger import AT_WORK
 
-    return f"{done} of {total} calls of planners done; {'' if AT_WORK in text else 'the last: '}{text}"
+    return f"{done} of {total} {unit} done; {'' if AT_WORK in text else 'the last: '}{text}"

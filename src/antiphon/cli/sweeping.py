@@ -57,7 +57,7 @@ def sweep_command(
     files = sort_outputs("sweep", output)
     for path in files["rows"]:
         check_table_format(path)
-    with show_progress() as progress:
+    with show_progress(unit="cells") as progress:
         result = sweeping.run(file, store=store or None, engine=engine, progress=progress)
     for path in files["rows"]:
         result.save(path)

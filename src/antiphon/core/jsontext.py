@@ -378,6 +378,8 @@ def _in_words(kinds: str) -> str:
         return words[kinds]
     if length := re.fullmatch(r"array of length ([0-9]+)", kinds):
         return f"a list of {length[1]}"
+    if limit := re.fullmatch(r"(int|float) ([<>]=?) (\S+)", kinds):  # as msgspec.Meta states it
+        return f"{words[limit[1]]} {limit[2]} {limit[3]}"
     return " or ".join(words.get(kind, kind) for kind in kinds.split(" | "))
 
 

@@ -22,7 +22,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.basis import NOT_CALIBRATED, join_bases
 from antiphon.cost.nccl.library import LibraryModel
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, NotFound
 from antiphon.options import name_with_options
 from antiphon.select.candidate import Candidate, Range
 from antiphon.select.counts import CountsLoss
@@ -132,12 +132,15 @@ class Tuning(Explorable):
 
     @property
     def plan(self) -> Plan:
-        """Return the plan, if one collective was tuned. Raises Invalid otherwise."""
+        """Return the plan, if one collective was tuned; else raise Invalid. NotFound, with reasons: there is none."""
         if len(self.collectives) != 1:
             raise Invalid(f"{len(self.collectives)} collectives were tuned; take one of .plans by its name")
         if not self.plans:
-            why = self.unpriced or "see .candidates for the reasons"
-            raise Invalid(f"no planner could plan {self.collectives[0]}: {why}")
+            reasons = list(
+                dict.fromkeys(c.reason for c in self.candidates if c.reason)
+            )  # those of named planners first
+            why = self.unpriced or "; ".join(reasons[:2])
+            raise NotFound(f"no planner could plan {self.collectives[0]}: {why}")
         return self.plans[self.collectives[0]]
 
     @property

@@ -37,8 +37,8 @@ def conclusions(result: SweepResult) -> list[str]:
 def machine_table(result: SweepResult, limit: int) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of a table of the `limit` fastest machines.
 
-    Machines are left out if a collective of the sweep has no plan on them. A machine's time is relative: the geometric
-    mean, over collectives and sizes, of its time divided by that of the fastest machine there.
+    Machines are left out if a collective of the sweep has no plan on them. A machine's time is relative: the
+    geometric mean over collectives and sizes, divided by that of the fastest machine.
     """
     machines, prices = result.machines(), list(result.request.prices)
     _, short = short_names(machines)

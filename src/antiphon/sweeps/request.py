@@ -31,26 +31,30 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
-from antiphon.core.collective import Collective
+from antiphon.core.collective import KINDS, ROOTED, kind_named
 from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import conversion_fault
+from antiphon.core.request import effort_of
 from antiphon.core.topology import LinkType, Topology
-from antiphon.cost import Profile
-from antiphon.cost.profile import as_profile
-from antiphon.errors import AntiphonError, Invalid
+from antiphon.cost import as_profile, model_of
+from antiphon.errors import AntiphonError, Invalid, quote, unknown, warn_unlikely
 from antiphon.registry import find
 from antiphon.select.family import replace_option
+from antiphon.select.parse_request import budget_of, machine_of, sizes_of
 from antiphon.select.parse_request import collective as collective_of
-from antiphon.select.parse_request import machine_of, sizes_of
 from antiphon.select.store import Question
 
 MAX_MACHINES = 100_000  # of one sweep, so that its list fits memory and one folder
 MAX_FILE_BYTES = 2**24
 Value = int | float | str | bool
+Price = Annotated[float, msgspec.Meta(ge=0, lt=1e18)]
+# columns of the table beside those of the price lists
+COLUMNS = ["machine", "ranks", "collective", "nbytes", "planner", "seconds", "gap", "library_seconds"]
+REFUSED = "refused"  # the last column
 
 
 class MachineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,17 +62,17 @@ class MachineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     topology: str
     vary: dict[str, list[Value]] = {}
-    price: float | None = None
+    price: Price | None = None
 
 
 class PriceList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the parts of a machine cost, in any unit."""
 
     name: str = ""
-    rank: float = 0.0
-    switch: float = 0.0
-    links: dict[str, float] = {}
-    bandwidth: dict[str, float] = {}  # per GB/s
+    rank: Price = 0.0
+    switch: Price = 0.0
+    links: dict[str, Price] = {}
+    bandwidth: dict[str, Price] = {}  # per GB/s
 
     def price_of(self, machine: Topology) -> float:
         """Return the sum over ranks, switches and links; kinds of links that are not listed cost nothing."""
@@ -92,8 +96,8 @@ class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
     profile: str | None = None
     effort: float = 5.0
-    budget: float = 60.0
-    seed: int = 0
+    budget: float | str = 60.0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     prices: list[PriceList] = []
 
 
@@ -137,20 +141,30 @@ def sweep_request(file: SweepFile) -> SweepRequest:
     collectives = [file.collectives] if isinstance(file.collectives, str) else file.collectives
     if not collectives or not file.machines:
         raise Invalid("name at least one collective, and one machine under [[machines]]")
+    # what is wrong for every machine is an error now, and no reason why each has no plan
     for planner in file.planners:
         find("planner", planner)  # raises for an unknown one
+    if file.model:
+        model_of(file.model)  # likewise
+    effort, budget = effort_of(file.effort), budget_of(file.budget)
+    targets = [_read_collective(text) for text in collectives]
+    if len(set(targets)) < len(targets):
+        raise Invalid("collectives: one is listed twice")
     _, sizes = sizes_of(file.nbytes)
     profile = None if file.profile is None else as_profile(file.profile)
-    search = {"planners": tuple(file.planners), "effort": file.effort, "seed": file.seed}
+    search = {"planners": tuple(file.planners), "effort": effort, "seed": file.seed}
     # without price lists, the prices of single machines make one
     lists = file.prices or ([PriceList("price")] if any(m.price is not None for m in file.machines) else [])
     names = [prices.name or f"price {i + 1}" for i, prices in enumerate(lists)]
     if len(set(names)) < len(names):
         raise Invalid("prices: two lists have the same name")
+    for name in set(names) & {*COLUMNS, REFUSED}:
+        raise Invalid(f"prices: {name} is another column of the table; choose another name")
     cells: list[Cell] = []
     priced: dict[str, dict[str, float | None]] = {name: {} for name in names}
     ranks: dict[str, int] = {}
     listed: set[str] = set()
+    link_kinds: set[str] = set()
     for spec, entry in _specs(file.machines):
         if spec in listed:
             raise Invalid(f"machines: {spec} is listed twice")
@@ -158,12 +172,36 @@ def sweep_request(file: SweepFile) -> SweepRequest:
         machine, why = _make_machine(spec)
         if machine is not None:
             ranks[spec] = machine.ranks
+            link_kinds |= {link_type.kind for link_type in machine.types}
         for name, prices in zip(names, lists, strict=True):
             computed = None if machine is None or not file.prices else prices.price_of(machine)
             priced[name][spec] = entry.price if entry.price is not None else computed
-        for kind in collectives:
-            cells.append(_cell(spec, kind, machine, why, sizes=sizes, model=file.model, profile=profile, search=search))
-    return SweepRequest(tuple(cells), sizes, priced, file.budget, ranks)
+        for text, (kind, root) in zip(collectives, targets, strict=True):
+            if machine is None:
+                cells.append(Cell(spec, text, question=None, refused=why))
+                continue
+            try:
+                target = collective_of(kind, machine, root=root)
+                cells.append(Cell(spec, text, Question(machine, target, sizes, file.model, profile, search)))
+            except AntiphonError as error:  # such as a root that a small machine lacks
+                cells.append(Cell(spec, text, question=None, refused=str(error)))
+    # only a warning, as a price list may serve several sweeps
+    for kind in sorted({kind for prices in lists for kind in prices.links} - link_kinds) if ranks else ():
+        warn_unlikely(f"prices: no machine has links of kind {kind}, only {', '.join(sorted(link_kinds))}")
+    return SweepRequest(tuple(cells), sizes, priced, budget, ranks)
+
+
+def _read_collective(text: str) -> tuple[str, int | None]:
+    """Return the kind and the root of a collective as in the file, "allreduce" or "broadcast:root=2"."""
+    name, _, tail = text.partition(":root=")
+    kind = kind_named(name)
+    if kind is None:
+        raise unknown("collective", name, KINDS)
+    if tail and kind not in ROOTED:
+        raise Invalid(f"collectives: {kind} has no root; leave it out")
+    if tail and not tail.isdecimal():
+        raise Invalid(f"collectives: expected a name such as allreduce or broadcast:root=2, got {quote(text)}")
+    return kind, int(tail) if tail else None
 
 
 def _specs(entries: list[MachineEntry]) -> Iterator[tuple[str, MachineEntry]]:
@@ -193,23 +231,3 @@ def _make_machine(spec: str) -> tuple[Topology | None, str]:
         return machine_of(spec), ""
     except AntiphonError as error:
         return None, str(error)
-
-
-def _cell(
-    spec: str, kind: str, machine: Topology | None, why: str, sizes: tuple[int, ...], model: str,
-    profile: Profile | None, search: Mapping[str, Any],
-) -> Cell:  # fmt: skip
-    """Return the cell of a machine and a collective.
-
-    `kind`: the collective as in the file, "allreduce" or "broadcast:root=2". `why`: the reason if there is no machine.
-    """
-    if machine is None:
-        return Cell(spec, kind, question=None, refused=why)
-    name, _, tail = kind.partition(":root=")
-    try:
-        target: Collective = collective_of(name, machine, root=int(tail) if tail else None)
-        return Cell(spec, kind, Question(machine, target, sizes, model, profile, search))
-    except ValueError:  # of int(tail)
-        raise Invalid(f"collectives: expected a name such as allreduce or broadcast:root=2, got {kind!r}") from None
-    except AntiphonError as error:
-        return Cell(spec, kind, question=None, refused=str(error))

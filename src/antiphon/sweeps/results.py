@@ -4,10 +4,10 @@ A cell is a machine and a collective; planning it is a question to the store. Ce
 fabric under two names) are planned once. What the store holds is not planned again, so an interrupted sweep continues.
 The table is in the order of the sweep's file, independent of the order of planning.
 
-Machines are compared by their relative time: the geometric mean, over collectives and sizes, of the time divided by
-that of the fastest machine. A machine is on the Pareto front of a price list if no other machine beats it, that is, is
-at least as cheap and as fast, and strictly better in price or time. Example: A costs 1 and takes 2.0, B costs 2 and
-takes 1.0, C costs 2 and takes 1.5: A and B are on the front.
+Machines are compared by their relative time: the geometric mean of their times, over collectives and sizes, divided by
+that of the fastest machine, the one with the least mean. A machine is on the Pareto front of a price list if no other
+machine beats it, that is, is at least as cheap and as fast, and strictly better in price or time. Example: A costs 1
+and takes 2.0, B costs 2 and takes 1.0, C costs 2 and takes 1.5: A and B are on the front.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from antiphon.core.files import read_bytes, reading, write_bytes
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.select.store import Answer, Question, SizeFigures, Store
 from antiphon.sweeps.engines import Result, run_jobs
-from antiphon.sweeps.request import Cell, SweepRequest
+from antiphon.sweeps.request import COLUMNS, REFUSED, Cell, SweepRequest
 
 Progress = Callable[[int, int, str], None]  # called with cells planned, cells to plan, and the cell in words
-COLUMNS = ["machine", "ranks", "collective", "nbytes", "planner", "seconds", "gap", "library_seconds"]
 NOT_REACHED = "not planned: the sweep was interrupted"
 
 
@@ -74,46 +73,36 @@ class SweepResult(Explorable):
             }  # fmt: skip
             figures = {"nbytes": None, "planner": None, "seconds": None, "gap": None, "library_seconds": None}
             if isinstance(answer, str):
-                yield {**cell_columns, **figures, **prices, "refused": answer}
+                yield {**cell_columns, **figures, **prices, REFUSED: answer}
                 continue
             for row in answer:
                 values = (row.nbytes, row.planner, row.seconds, row.gap, row.library_seconds)
-                yield {**cell_columns, **dict(zip(figures, values, strict=True)), **prices, "refused": None}
+                yield {**cell_columns, **dict(zip(figures, values, strict=True)), **prices, REFUSED: None}
 
     def machines(self) -> list[MachineResult]:
         """Return the machines, the fastest first; those without all plans last."""
-        best: dict[tuple[str, int], float] = {}  # seconds on the fastest machine, by collective and size
-        answers_of: dict[str, list[tuple[Cell, tuple[SizeFigures, ...] | str]]] = {}
+        answers_of: dict[str, list[tuple[SizeFigures, ...] | str]] = {}
         for cell, answer in zip(self.request.cells, self.answers, strict=True):
-            answers_of.setdefault(cell.machine, []).append((cell, answer))
-            for row in () if isinstance(answer, str) else answer:
-                key = cell.collective, row.nbytes
-                best[key] = min(row.seconds, best.get(key, math.inf))
-        results = [self._summary(machine, answers, best) for machine, answers in answers_of.items()]
+            answers_of.setdefault(cell.machine, []).append(answer)
+        # machines without all plans do not count: their mean would be over fewer times
+        means = {machine: _mean_seconds(answers) for machine, answers in answers_of.items()}
+        least = min((seconds for seconds in means.values() if seconds is not None), default=None)
+        results = [self._summary(machine, answers, means[machine], least) for machine, answers in answers_of.items()]
         results.sort(key=lambda r: math.inf if r.relative_time is None else r.relative_time)
         return [_with_fronts(result, results) for result in results]
 
     def _summary(
-        self,
-        machine: str,
-        answers: list[tuple[Cell, tuple[SizeFigures, ...] | str]],
-        best: Mapping[tuple[str, int], float],
+        self, machine: str, answers: list[tuple[SizeFigures, ...] | str], seconds: float | None, least: float | None
     ) -> MachineResult:
-        """Summarize the answers of a machine. `best`: seconds on the fastest machine, by collective and size."""
-        logs, gaps, refused = [], [], ""  # logs: of the time over that of the fastest machine, for the geometric mean
-        for cell, answer in answers:
-            if isinstance(answer, str):
-                refused = refused or answer
-                continue
-            logs += [math.log(row.seconds / best[cell.collective, row.nbytes]) for row in answer]
-            gaps += [row.gap for row in answer if row.gap is not None]
-        relative = math.exp(math.fsum(logs) / len(logs)) if logs and not refused else None
-        prices = {name: by_machine[machine] for name, by_machine in self.request.prices.items()}
-        ranks = self.request.ranks.get(machine)
+        """Summarize the answers of a machine. `seconds`: their mean; `least`: that of the fastest machine."""
+        planned = [answer for answer in answers if not isinstance(answer, str)]
+        gaps = [row.gap for answer in planned for row in answer if row.gap is not None]
         return MachineResult(
-            machine, ranks, relative_time=relative, gap=max(gaps, default=None), price=prices,
+            machine, self.request.ranks.get(machine),
+            relative_time=seconds / least if seconds is not None and least else None, gap=max(gaps, default=None),
+            price={name: by_machine[machine] for name, by_machine in self.request.prices.items()},
             on_front=(),  # `_with_fronts` sets it, when all machines are known
-            refused=refused,
+            refused=next((answer for answer in answers if isinstance(answer, str)), ""),
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
@@ -151,8 +140,9 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     with reading(name):
         table = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8", "replace"), newline=""))
         head = list(table.fieldnames or ())
-        if head[: len(COLUMNS)] != COLUMNS or head[-1:] != ["refused"]:
-            raise Invalid(f"is no result of `antiphon sweep -o`; its columns are {', '.join(COLUMNS)}, prices, refused")
+        if head[: len(COLUMNS)] != COLUMNS or head[-1:] != [REFUSED]:
+            columns = f"{', '.join(COLUMNS)}, prices, {REFUSED}"
+            raise Invalid(f"is no result of `antiphon sweep -o`; its columns are {columns}")
         prices: dict[str, dict[str, float | None]] = {label: {} for label in head[len(COLUMNS) : -1]}
         ranks: dict[str, int] = {}
         answers: dict[tuple[str, str], list[SizeFigures] | str] = {}
@@ -163,7 +153,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
                     ranks[machine] = int(row["ranks"])
                 for label, by_machine in prices.items():
                     by_machine[machine] = float(row[label]) if row[label] else None
-                rows = answers.setdefault(key, row["refused"] or [])
+                rows = answers.setdefault(key, row[REFUSED] or [])
                 if not isinstance(rows, str):
                     rows.append(_read_row(row))
             except (TypeError, ValueError) as error:
@@ -199,13 +189,26 @@ def check_table_format(path: str | os.PathLike[str]) -> None:
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
-    """Return the rows as a Parquet file."""
+    """Return the rows as a Parquet file. A column has the same type in every file, even if it is empty."""
     import pyarrow
     import pyarrow.parquet
 
+    types = dict.fromkeys(rows[0], pyarrow.float64())  # prices and the other figures
+    types |= dict.fromkeys(("machine", "collective", "planner", REFUSED), pyarrow.string())
+    types |= dict.fromkeys(("ranks", "nbytes"), pyarrow.int64())
     sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(types)), sink)
     return bytes(sink.getvalue())
+
+
+def _mean_seconds(answers: list[tuple[SizeFigures, ...] | str]) -> float | None:
+    """Return the geometric mean of a machine's times; None if a cell has no plan."""
+    logs = []
+    for answer in answers:
+        if isinstance(answer, str):
+            return None
+        logs += [math.log(row.seconds) for row in answer]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def _with_fronts(result: MachineResult, results: list[MachineResult]) -> MachineResult:
