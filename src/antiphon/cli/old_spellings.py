@@ -27,6 +27,7 @@ COMMANDS = {
     "models": OldSpelling("list models", ("list", "models")),
     "backends": OldSpelling("list formats", ("list", "formats")),
     "runtimes": OldSpelling("list runtimes", ("list", "runtimes")),
+    "store ls": OldSpelling("store list", ("store", "list")),
     "simulate": OldSpelling("predict PLAN --nbytes SIZE --trace FILE"),
     "check": OldSpelling("verify PLAN --for RUNTIME --nbytes SIZE"),
     "compose": OldSpelling("plan --from A.json B.json"),

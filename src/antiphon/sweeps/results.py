@@ -86,20 +86,20 @@ class SweepResult(Explorable):
             answers_of.setdefault(cell.machine, []).append(answer)
         # machines without all plans do not count: their mean would be over fewer times
         means = {machine: _mean_seconds(answers) for machine, answers in answers_of.items()}
-        least = min((seconds for seconds in means.values() if seconds is not None), default=None)
-        results = [self._summary(machine, answers, means[machine], least) for machine, answers in answers_of.items()]
+        shortest = min((seconds for seconds in means.values() if seconds is not None), default=None)
+        results = [self._summary(machine, answers, means[machine], shortest) for machine, answers in answers_of.items()]
         results.sort(key=lambda r: math.inf if r.relative_time is None else r.relative_time)
         return [_with_fronts(result, results) for result in results]
 
     def _summary(
-        self, machine: str, answers: list[tuple[SizeFigures, ...] | str], seconds: float | None, least: float | None
+        self, machine: str, answers: list[tuple[SizeFigures, ...] | str], seconds: float | None, shortest: float | None
     ) -> MachineResult:
-        """Summarize the answers of a machine. `seconds`: their mean; `least`: that of the fastest machine."""
+        """Summarize the answers of a machine. `seconds`: their mean; `shortest`: that of the fastest machine."""
         planned = [answer for answer in answers if not isinstance(answer, str)]
         gaps = [row.gap for answer in planned for row in answer if row.gap is not None]
         return MachineResult(
             machine, self.request.ranks.get(machine),
-            relative_time=seconds / least if seconds is not None and least else None, gap=max(gaps, default=None),
+            relative_time=seconds / shortest if seconds is not None and shortest else None, gap=max(gaps, default=None),
             price={name: by_machine[machine] for name, by_machine in self.request.prices.items()},
             on_front=(),  # `_with_fronts` sets it, when all machines are known
             refused=next((answer for answer in answers if isinstance(answer, str)), ""),
