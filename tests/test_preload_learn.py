@@ -86,6 +86,49 @@ def test_what_was_learned_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> Non
     assert cli(["table", "merge", str(file)]) == cli(["table", "diff", str(file)]) == 2
 
 
+OTHER_JOB = """
+from pathlib import Path
+import numpy as np
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 0:  # the file was read in MPI_Init; another job writes it now
+    Path({file!r}).write_text({text!r})
+for call in range(100):
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, np.ones(16_000, np.int32))
+print("right" if MPI.COMM_WORLD.rank == 0 else "", end="")
+"""
+
+
+def test_what_another_job_has_learned_meanwhile_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> None:
+    file, line = tmp_path / "learned.txt", "broadcast\t9\t1\t8000\t0\t4\t2\t0.2\t0.1\t0.3\t1\tthe library\n"
+    program = OTHER_JOB.format(file=str(file), text=f"{HEADER}\n{line}")
+    settings = {"ANTIPHON_LEARN": "1", "ANTIPHON_LEARNED": str(file), "ANTIPHON_TRIED": "3:1"}
+    run = Run(mpich, folder, 4, [mpich.python, "-c", program], [ranges_table(folder)], **settings).right()
+    assert run.warnings == []
+    assert {(row.collective, row.ranks) for row in read_learned(file)} == {("broadcast", 9), ("allreduce", 4)}
+    assert list(tmp_path.iterdir()) == [file]
+    # no file of ours: it stays as it is
+    program = OTHER_JOB.format(file=str(file), text="mine")
+    run = Run(mpich, folder, 4, [mpich.python, "-c", program], [ranges_table(folder)], **settings).right()
+    assert file.read_text() == "mine"
+    assert "no file of what was learned; it stays as it is" in run.warnings[0]
+
+
+def test_sizes_are_stated_before_a_search_has_ended(mpich: Mpi, folder: Path) -> None:
+    command = [compiled(folder, mpich, "drawn"), "8", "0"]
+    run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARN="1").right()
+    assert {row["nbytes"] for row in run.report["learned"]} == {4_000, 64_000}
+    run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARNED="x").right()
+    assert "ANTIPHON_LEARNED has no effect without ANTIPHON_LEARN=1" in run.warnings[0]
+
+
+def test_choices_of_several_roots_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"reduce\t4\t{root}\t8000\t0\t4\t2\t0.2\t0.1\t0.3\t1\tthe library\n" for root in (0, 3)]
+    (tmp_path / "a.txt").write_text("".join([HEADER, "\n", *lines]))
+    assert cli(["table", "diff", *[str(tmp_path / "a.txt")] * 2]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[head.split().index("root")] for row in rows] == ["0", "3"]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

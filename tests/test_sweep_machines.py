@@ -3,9 +3,11 @@
 import csv
 import os
 import signal
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from bench_sweep import list_workers
 
 import antiphon
 from antiphon.cli import run
-from antiphon.errors import Invalid, UnlikelyInput
+from antiphon.errors import Invalid, NotFound, UnlikelyInput
 from antiphon.select.store import SizeFigures, Store
 from antiphon.show.machines import conclusions
 from antiphon.show.pictures.pareto import pareto_svg
@@ -180,6 +182,20 @@ def test_a_price_list_may_price_bandwidth(tmp_path: Path) -> None:
     prices = read_sweep_file(write(tmp_path, text)).prices["list"]
     assert prices["ring:ranks=4,bandwidth=10GB/s"] == 4 * 100 + 4 * (10 + 30)
     assert prices["ring:ranks=4,bandwidth=20GB/s"] == 4 * 100 + 4 * (10 + 60)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere"])
+def test_a_cluster_that_is_not_there_is_one_line(
+    address: str, study: SweepRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a Ray that refuses every address, as the true one refuses "nowhere"."""
+
+    def refuse(**options: object) -> None:
+        raise ValueError(f"Invalid address format: {options['address']}")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=refuse))
+    with pytest.raises(NotFound, match=f"engine ray: {address}: (.*Connection refused|Invalid address format)"):
+        run_sweep(study, engine=f"ray:{address}")
 
 
 def test_the_picture_needs_prices(result: SweepResult) -> None:

@@ -12,7 +12,7 @@ from antiphon.api.replaying import learned
 from antiphon.cli.output import dash, emit, written_lines
 from antiphon.core.files import check_writable, write_bytes
 from antiphon.errors import Invalid
-from antiphon.runtimes.engine.learned import LearnedLine, diff_learned, format_learned, read_learned
+from antiphon.runtimes.engine.learned import LearnedCalls, LearnedLine, diff_learned, format_learned, read_learned
 from antiphon.show.columns import table
 from antiphon.units import format_seconds, format_size
 
@@ -48,11 +48,11 @@ def diff_learned_command(files: LearnedFiles) -> None:
     if len(files) != 2:
         raise Invalid(f"table diff: expected two files, got {len(files)}")
     rows = diff_learned(*map(read_learned, files))
-    head = ["collective", "ranks", "nbytes", "old", "takes", "new", "takes"]
+    head = ["collective", "ranks", "root", "nbytes", "old", "takes", "new", "takes"]
     cells = [
         [
-            row["collective"], str(row["ranks"]), format_size(row["nbytes"]), dash(row["old"], str),
-            dash(row["old_seconds"]), dash(row["new"], str), dash(row["new_seconds"]),
+            *_call_cells(LearnedCalls(row["collective"], row["ranks"], row["root"], row["nbytes"])),
+            dash(row["old"], str), dash(row["old_seconds"]), dash(row["new"], str), dash(row["new_seconds"]),
         ]
         for row in rows
     ]  # fmt: skip
@@ -65,8 +65,13 @@ def learned_text(lines: Sequence[LearnedLine]) -> str:
     head = ["", "collective", "ranks", "root", "nbytes", "candidate", "takes", "least", "most", "samples"]
     cells = []
     for line in lines:
-        call = [line.collective, str(line.ranks), dash(line.root if line.root >= 0 else None, str)]  # -1: no root
         times = map(format_seconds, (line.seconds, line.low, line.high))
         mark = "*" if line.chosen else ""
-        cells.append([mark, *call, format_size(line.nbytes), line.name, *times, str(line.samples)])
+        cells.append([mark, *_call_cells(line.calls), line.name, *times, str(line.samples)])
     return "\n".join([*table(head, cells), "  *: in use"])
+
+
+def _call_cells(calls: LearnedCalls) -> list[str]:
+    """Return the cells collective, ranks, root and nbytes of a table."""
+    root = dash(calls.root if calls.root >= 0 else None, str)  # -1: no root
+    return [calls.collective, str(calls.ranks), root, format_size(calls.nbytes)]

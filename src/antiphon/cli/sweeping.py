@@ -19,7 +19,7 @@ from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, emit, sort_outputs, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
 from antiphon.cli.tuning_text import tuning_text
-from antiphon.errors import Infeasible, NotFound
+from antiphon.errors import Infeasible, NotFound, list_first
 from antiphon.select.store import Answer, Stored
 from antiphon.show.columns import fitted_rows, paragraph, wrap_table
 from antiphon.show.machines import conclusions, machine_table, short_names
@@ -92,8 +92,13 @@ def _sweep_lines(result: SweepResult) -> list[str]:
         lines += [f"  ... {len(planned) - MAX_SHOWN} more; -o writes all"] if len(planned) > MAX_SHOWN else []
     if len({m.ranks for m in planned}) > 1:
         lines += ["", *paragraph("the machines have different numbers of ranks: a larger one does more in that time")]
+    names: dict[str, list[str]] = {}  # of the machines without figures, by reason: an interrupted sweep may have many
     for m in machines:
-        lines += paragraph(f"no figures for {short[m.machine]}: {m.refused}") if m.refused else []
+        if m.refused:
+            names.setdefault(m.refused, []).append(short[m.machine])
+    for reason, same in names.items():
+        count = f"{len(same)} machines, " * (len(same) > 1)
+        lines += paragraph(f"no figures for {count}{list_first(same, limit=3)}: {reason}")
     return lines
 
 

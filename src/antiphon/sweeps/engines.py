@@ -13,6 +13,7 @@ engine does not change the results, only where they are computed.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -24,6 +25,7 @@ from antiphon.isolate import available_processors
 from antiphon.select.store import Answer, Question, answer
 
 RETRIES = 3  # of a job whose worker was killed
+CONNECT_SECONDS = 10.0  # for a cluster to answer
 Jobs = Mapping[int, tuple[Question, float]]  # number -> question, CPU seconds of a planner
 Result = Answer | AntiphonError  # the error: why there is no plan
 
@@ -86,7 +88,11 @@ def _on_ray(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
         raise Missing("engine ray: needs Ray; pip install 'antiphon[ray]'") from None
     is_owner = not ray.is_initialized()  # else the caller's own Ray is used, and left running
     if is_owner:
-        ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="error")
+        _check_address(address)
+        try:
+            ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="error")
+        except (OSError, RuntimeError, ValueError) as error:
+            raise NotFound(f"engine ray: {address or 'no cluster starts here'}: {_first_line(error)}") from None
     try:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(plan_cell)
         pending = {task.remote(*job): number for number, job in jobs.items()}
@@ -97,6 +103,17 @@ def _on_ray(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
     finally:
         if is_owner:
             ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise NotFound at once if nothing listens at "HOST:PORT" or "ray://HOST:PORT"; Ray tries that for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return  # such as "auto"
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise NotFound(f"engine ray: {address}: {_first_line(error)}") from None
 
 
 def _ray_result(ray: Any, reference: Any) -> Result:

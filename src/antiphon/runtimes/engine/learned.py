@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from math import isfinite
 from typing import Any, NamedTuple
 
-from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.files import name_of, read_bytes, reading, write_bytes
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.engine.learner import PLANNED_SLICES
 
@@ -86,10 +86,7 @@ def keep_learned(path: str | os.PathLike[str], lines: Sequence[LearnedLine]) -> 
     replaced = {_replacement_key(line) for line in lines}
     earlier = read_learned(path) if os.path.exists(path) else []
     remaining = [line for line in earlier if _replacement_key(line) not in replaced]
-    temporary_path = f"{os.fspath(path)}.new"
-    with open(temporary_path, "w", encoding="utf-8") as file:
-        file.write(format_learned([*remaining, *lines]))
-    os.replace(temporary_path, path)
+    write_bytes(path, format_learned([*remaining, *lines]).encode())
 
 
 def _replacement_key(line: LearnedLine) -> tuple[Any, ...]:

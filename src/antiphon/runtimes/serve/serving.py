@@ -16,6 +16,7 @@ carry the call that they belong to, a process that makes a different call gets a
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -442,7 +443,9 @@ class Serving:
 
     def close(self) -> None:
         if self._learners is not None and self._learned_path and not self.broken:
-            with suppress(OSError, Invalid):  # a group ends in any case
+            try:
                 keep_learned(self._learned_path, self._learners.lines())
+            except AntiphonError as error:  # a group ends in any case
+                print(f"antiphon: ANTIPHON_LEARNED: {error}", file=sys.stderr)
         self.fail("the group was closed")
         self._plans.clear()

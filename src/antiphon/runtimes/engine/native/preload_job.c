@@ -147,13 +147,14 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0;
     const char *override = getenv("ANTIPHON_TRIED");
     double seconds[2];
-    const char *learns = getenv("ANTIPHON_LEARN");
-    s->learns = learns && *learns && strcmp(learns, "0") && s->timeout <= 0;
-    const char *learned = getenv("ANTIPHON_LEARNED");
+    const char *learns = getenv("ANTIPHON_LEARN"), *learned = getenv("ANTIPHON_LEARNED");
+    const int shall_learn = learns && *learns && strcmp(learns, "0");
+    s->learns = shall_learn && s->timeout <= 0;
     if (learned && s->learns) snprintf(s->learned_path, sizeof s->learned_path, "%s", learned);
     const char *watch = getenv("ANTIPHON_WATCH");
     if (watch) snprintf(s->watch_path, sizeof s->watch_path, "%s", watch);
-    if (learns && *learns && strcmp(learns, "0") && !s->learns)
+    if (learned && *learned && !shall_learn) ap_complain(problem, "ANTIPHON_LEARNED has no effect without ANTIPHON_LEARN=1");
+    if (shall_learn && !s->learns)
         ap_complain(problem, "ANTIPHON_LEARN has no effect with ANTIPHON_TIMEOUT: calls of MPI cannot time out");
     if (override && *override && strncmp(override, "drawn:", 6) && strncmp(override, "turns:", 6) && !ap_trial_override(0, seconds))
         ap_complain(problem, "ANTIPHON_TRIED=%.60s does not say what calls took, as 2:1 does; they are timed", override);

@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "preload.h"
@@ -57,7 +58,7 @@ static ap_learned *find_record(const ap_group *g, const ap_learning *l) {
         if (record->page == l->row->page && record->scale == l->scale && record->ranks == g->size) break;
     if (!record && (record = calloc(1, sizeof *record))) {
         *record = (ap_learned){.next = ap_learned_records, .page = l->row->page, .scale = l->scale, .ranks = g->size,
-                               .root = l->row->range.root};
+                               .root = l->row->range.root, .bytes = l->bytes};
         ap_learned_records = record;
     }
     for (uint32_t i = 1; record && i < l->programs; i++) record->program[i] = l->row_of[i]->page;
@@ -170,20 +171,28 @@ static int is_replaced(const learned_line *x) {
 
 void ap_learned_write(void) {
     const char *path = ap_preload.set.learned_path;
-    char draft[AP_PATH + 8];
+    char draft[AP_PATH + 32], problem[AP_TEXT] = "";
     learned_line x;
     if (ap_preload.rank || !path[0]) return;
-    snprintf(draft, sizeof draft, "%s.new", path);
+    char *earlier = ap_learned_read(&ap_preload.set, problem); /* another job may have written it since this one began */
+    if (problem[0]) {
+        fprintf(stderr, "antiphon: %s\n", problem);
+        free(earlier);
+        return;
+    }
+    snprintf(draft, sizeof draft, "%s.%d.new", path, (int)getpid()); /* jobs that end at once must not share it */
     FILE *file = fopen(draft, "w");
     if (file) {
         fputs(header, file);
-        for (const char *line = ap_preload.learned ? ap_preload.learned : ""; *line; line = next_line(line))
+        for (const char *line = earlier ? earlier : ""; *line; line = next_line(line))
             if (parse_line(line, &x) && !is_replaced(&x)) fwrite(line, 1, (size_t)(next_line(line) - line), file);
         for (const ap_learned *r = ap_learned_records; r; r = r->next)
             if (r->choices) write_lines(r, file);
-        if (!fclose(file) && !rename(draft, path)) return;
     }
+    free(earlier);
+    if (file && !fclose(file) && !rename(draft, path)) return;
     fprintf(stderr, "antiphon: ANTIPHON_LEARNED: %s: %s\n", path, strerror(errno));
+    if (file) unlink(draft);
 }
 
 /* ---- candidates ---- */
