@@ -1,6 +1,7 @@
 """Calls of a running job as another program sees them: `antiphon watch`, and the file that the engine writes."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -194,9 +195,8 @@ def wait_for_calls(job: subprocess.Popen[str], place: Path, calls: int) -> dict[
     seen: dict[str, Any] = {"rows": []}
     while job.poll() is None and sum(row["calls"] for row in seen["rows"]) < calls:
         time.sleep(0.02)
-        if place.exists():
-            view = antiphon.measure.watch(place)
-            seen = view if view["rows"] else seen
+        latest = antiphon.measure.watch(place) if place.exists() else seen
+        seen = latest if latest["rows"] else seen  # the job may have ended meanwhile
     return seen
 
 
@@ -251,6 +251,33 @@ def test_calls_of_the_library_are_seen(mpich: Mpi, folder: Path, place: Path) ->
         ("allreduce", 4000): "the library", ("allreduce", 64_000): "ring",
         ("broadcast", 4000): "the library", ("broadcast", 64_000): "binomial-tree",
     }  # fmt: skip
+
+
+GROUPS = """
+import json, os
+import numpy as np
+from mpi4py import MPI
+import antiphon
+world, values = MPI.COMM_WORLD, np.zeros(16_000, np.int32)
+half = world.Split(world.rank % 2)
+between = half.Create_intercomm(0, world, 1 - world.rank % 2, 3)
+for comm in (MPI.COMM_SELF, between, half):
+    comm.Allreduce(MPI.IN_PLACE if comm != between else values.copy(), values)
+world.Barrier()
+if world.rank == 0:
+    rows = antiphon.measure.watch(os.environ["ANTIPHON_WATCH"])["rows"]
+    print(json.dumps([[row["ranks"], row["nbytes"], row["calls"]] for row in rows]))
+world.Barrier()
+"""
+
+
+def test_communicators_without_a_table(mpich: Mpi, folder: Path, place: Path) -> None:
+    """Halves of the job have the size of their calls; those of one process, or between halves, are not watched."""
+    settings = {"ANTIPHON_WATCH": str(place), "ANTIPHON_TABLE": str(table(folder, 4))}
+    env = {**mpich.env, **settings, "LD_PRELOAD": preloaded(mpich.python, mpich.mpicc)}
+    command = [*mpich.mpiexec(4), mpich.python, "-c", GROUPS]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True)
+    assert json.loads(done.stdout) == [[2, 64_000, 1], [2, 64_000, 1]]
 
 
 def test_numpy(place: Path) -> None:

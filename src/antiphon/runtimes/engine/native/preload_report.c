@@ -265,6 +265,7 @@ void ap_report_fallback(int kind, int reason) {
 /* Enters a call in the file that other programs read (watch.c). `page`: NULL: it was made by the library. */
 void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slices, uint64_t bytes, double seconds) {
     char name[AP_TEXT];
+    if (!g->process) return; /* one process, or two groups: its processes are not listed, and no plan serves it */
     /* names the group in the files of calls, alike at all its processes; 0: not computed yet, so it is never 0 */
     if (!g->number) g->number = 1 | ap_crc32((const unsigned char *)g->process, (size_t)g->size * sizeof *g->process);
     name_page(page, (int)slices, name, sizeof name);

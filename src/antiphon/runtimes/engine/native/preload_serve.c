@@ -162,7 +162,9 @@ static int is_new(call_state *x) {
 static int check_call(call_state *x) {
     const ap_call *c = x->call;
     ap_group *g = x->g;
-    if (g->reason && g->reason != AP_WAITING) return g->reason; /* while waiting, the size is still measured, below */
+    /* the size is measured below while plans are awaited, and for those who watch */
+    const int needs_size = g->reason == AP_WAITING || (g->reason == AP_NO_TABLE && ap_preload.set.watch_path[0]);
+    if (g->reason && !needs_size) return g->reason;
     if (ap_has_root(c->kind) && (c->root < 0 || c->root >= g->size)) return AP_BAD_ARGUMENTS;
     x->at_root = g->rank == c->root;
     int reason = measure_call(x);
