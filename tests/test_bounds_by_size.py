@@ -21,7 +21,7 @@ from antiphon.core.bounds.steps import Chain, Exchange, Fan, OneStep, StepCut, S
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.reshape import contract, only
 from antiphon.core.schedule import REDUCE, Schedule, cut
-from antiphon.core.topology import Ability, LinkType, Topology, build, hosts
+from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build, hosts
 from antiphon.core.verify import verify
 from antiphon.cost import prepare
 from antiphon.cost.bound_evaluator import BoundEvaluator
@@ -259,13 +259,12 @@ def test_both_views_hold_together_for_every_number_of_steps() -> None:
     for _ in range(20):
         alpha, host_alpha = sorted((rng.uniform(0.5, 1), rng.uniform(0.5, 3)))
         views = [np.maximum(1.0, rng.uniform(1, 9) / np.arange(1, most + 1)) for _ in range(2)]
-        paths = tuple(sorted((rng.uniform(1, 4) for _ in range(3)), reverse=True))
-        sizes = SizeBound(paths[-1], 1.0, ((alpha, views[0]), (host_alpha, views[1])), paths)
+        excess = tuple(sorted((rng.uniform(0, 4) for _ in range(3)), reverse=True))
+        sizes = SizeBound(1.0, 1.0, ((alpha, views[0]), (host_alpha, views[1])), excess)
         for nbytes in (0, 1, 3):
             times = []
             for n, m in itertools.combinations_with_replacement(range(most, 0, -1), 2):
-                path = min(paths[h - 1] + (n - h) * alpha for h in range(1, min(n, 3) + 1))
-                latency = max(path, m * host_alpha + (n - m) * alpha)
+                latency = max(1.0, excess[min(n, 3) - 1] + n * alpha, m * host_alpha + (n - m) * alpha)
                 times.append(latency + max(views[0][n - 1], views[1][m - 1]) * nbytes)
             assert sizes.seconds(nbytes) == pytest.approx(min(times))
 
@@ -277,6 +276,25 @@ def test_the_holder_that_a_latency_is_counted_from_is_the_nearest() -> None:
     needs = needs_of(Collective("custom", 4, custom=copies))
     path = bound(machine, Collective("custom", 4, custom=copies)).latency_witness
     assert find_slowest_need(machine, needs, path) == Quickest(2e-6, 1, 3)
+
+
+def test_quick_links_in_several_steps_are_as_good_as_a_slow_one() -> None:
+    """Two steps of 1 us each take the time of the direct link, whose narrow wire the bound must not prescribe."""
+    narrow, wide = LinkType("narrow", Fraction(10**7), 2e-6), LinkType("wide", Fraction(10**9), 1e-6)
+    machine = build("detour", 3, [(0, 2, narrow), (0, 1, wide), (1, 2, wide), (2, 0, wide)])
+    least = alpha_beta_bound(machine, "broadcast")
+    assert 3.9e-6 < least(1000) <= 4e-6
+    assert 2.01e-6 < least(10) <= 2.02e-6
+
+
+def test_steps_over_slow_links_count_with_the_steps_that_bandwidth_needs() -> None:
+    """Rank 3 waits 5 us for the slow link. The broadcast in many steps pays 1 us for each further one."""
+    slow, quick = LinkType("slow", Fraction(10**9), 5e-6), LinkType("quick", Fraction(10**9), 1e-6)
+    machine = build("line", 4, both_ways([(0, 1), (1, 2)], quick) + both_ways([(2, 3)], slow))
+    target = Collective("broadcast", 4)
+    quickest = find_slowest_need(machine, needs_of(target), bound(machine, target).latency_witness)
+    proved = bound_by_size(machine, target, quickest, 0.0, find_evidence(machine, target))
+    assert proved.excess_latencies == pytest.approx((np.inf, np.inf, 4e-6, 4e-6))
 
 
 def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:

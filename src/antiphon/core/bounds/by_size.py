@@ -109,14 +109,15 @@ class SizeBound:
     `views`
         For the machine, then for its hosts if there are several: the least latency of a message (alpha), and the least
         seconds per byte for N = 1, 2, 3, ... steps, max(B, f(N)).
-    `path_latencies`
-        For the data that take longest: the latency of the quickest path in at most 1, 2, 3, ... steps.
+    `excess_latencies`
+        Seconds by which a schedule of 1, 2, 3, ... steps takes longer than alpha per step, at least, as some data must
+        take slow links. The last entry counts for all greater numbers of steps.
     """
 
     latency: float
     seconds_per_byte: float
     views: tuple[tuple[float, Floats], ...]
-    path_latencies: tuple[float, ...] = ()
+    excess_latencies: tuple[float, ...] = ()
 
     def seconds(self, nbytes: int) -> float:
         """Return the least time of any schedule for this size."""
@@ -140,21 +141,15 @@ class SizeBound:
         return max(min_seconds, min(beyond, float(np.where(between <= steps, total, np.inf).min())))
 
     def _latencies(self, view: int) -> Floats:
-        """Return the least latency of a schedule of 1, 2, 3, ... steps of a view.
-
-        On the machine the data that take longest move along a path in h of N steps; the others cost alpha each:
-        the least over h of path_latencies[h] + (N - h) * alpha.
-        """
+        """Return the least latency of a schedule of 1, 2, 3, ... steps of a view."""
         alpha, per_byte = self.views[view]
-        steps = np.arange(1, len(per_byte) + 1)
-        latency: Floats = np.maximum(self.latency, steps * alpha)
-        if view or not self.path_latencies:  # `path_latencies` are of view 0, the machine itself
+        step_latencies = np.arange(1, len(per_byte) + 1) * alpha
+        latency: Floats = np.maximum(self.latency, step_latencies)
+        if view or not self.excess_latencies:  # `excess_latencies` are of view 0, the machine itself
             return latency
-        path = np.array(self.path_latencies[: len(steps)])
-        excess = np.full(len(steps), np.inf)  # per h: the path's latency less h * alpha
-        excess[: len(path)] = path - steps[: len(path)] * alpha
-        latency = np.maximum(latency, np.minimum.accumulate(excess) + steps * alpha)
-        return latency
+        excess = np.array(self.excess_latencies)
+        excess = np.pad(excess, (0, len(per_byte) - len(excess)), mode="edge")
+        return np.maximum(latency, step_latencies + excess)
 
     def _times(self, latency: Floats, transfer: Floats, nbytes: int) -> Floats:
         """Return the least seconds of schedules of 1, 2, 3, ... steps of one view, and last of any more steps."""
@@ -246,34 +241,42 @@ def bound_by_size(
             per_byte = np.maximum(per_byte, per_weight / collective.buffer_weight)
         views.append((least_message_latency(view.topology), per_byte))
     latency = 0.0 if quickest is None else quickest.seconds
-    return SizeBound(latency, seconds_per_byte, tuple(views), _path_latencies(topology, needs_of(collective), quickest))
+    excess = _excess_latencies(topology, needs_of(collective), quickest)
+    return SizeBound(latency, seconds_per_byte, tuple(views), excess)
 
 
-def _path_latencies(topology: Topology, needs: Needs, quickest: Quickest | None) -> tuple[float, ...]:
-    """Return the latency of the quickest path in at most 1, 2, 3, ... steps, until more steps are no quicker.
+def _excess_latencies(topology: Topology, needs: Needs, quickest: Quickest | None) -> tuple[float, ...]:
+    """Return how much longer than alpha per step the latency of a schedule of 1, 2, 3, ... steps is, at least.
 
-    Empty where several ranks hold the same data, as a path from another of them might be quicker. Bellman-Ford, one
-    round per step.
+    In each step the data that take longest move along a route, which takes its latency, or stay, which takes alpha: so
+    this is the quickest path in at most so many steps where every route costs its latency less alpha. Bellman-Ford, one
+    round per step, until more steps change nothing; after MAX_PATH_STEPS the last entry is 0. Empty where several ranks
+    hold the same data, as a path from another of them might be quicker.
     """
     if quickest is None or any(len(holders) > 1 for holders in needs.sets):
         return ()
+    alpha = least_message_latency(topology)
     latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
-    tail, head, seconds = topology.link_src, topology.link_dst, np.full(topology.nodes, np.inf)
-    seconds[quickest.src] = 0.0
+    tail, head, excess = topology.link_src, topology.link_dst, np.full(topology.nodes, np.inf)
+    excess[quickest.src] = 0.0
     into_switch = topology.link_dst >= topology.ranks
     paths: list[float] = []
-    while len(paths) < MAX_PATH_STEPS and (not paths or paths[-1] > quickest.seconds):
-        seconds[topology.ranks :] = np.inf  # a switch holds no data from one step to the next
+    while len(paths) < MAX_PATH_STEPS:
+        excess[topology.ranks :] = np.inf  # a switch holds no data from one step to the next
         for _ in range(topology.switches):  # through switches, which belong to the same step
-            previous = seconds.copy()
-            np.minimum.at(seconds, head[into_switch], seconds[tail[into_switch]] + latency[into_switch])
-            if np.array_equal(previous, seconds):
+            previous = excess.copy()
+            np.minimum.at(excess, head[into_switch], excess[tail[into_switch]] + latency[into_switch])
+            if np.array_equal(previous, excess):
                 break
-        arrived = seconds.copy()
-        np.minimum.at(arrived, head[~into_switch], seconds[tail[~into_switch]] + latency[~into_switch])
-        seconds = arrived
-        paths.append(float(seconds[quickest.dst]))
-    return tuple(paths)
+        arrived = excess.copy()
+        np.minimum.at(arrived, head[~into_switch], excess[tail[~into_switch]] + latency[~into_switch] - alpha)
+        # alpha is of routes between two ranks; a way through a switch back to the same rank may take less
+        arrived = np.maximum(arrived, 0.0)
+        paths.append(float(arrived[quickest.dst]))
+        if np.array_equal(arrived[: topology.ranks], excess[: topology.ranks]):
+            return tuple(paths)
+        excess = arrived
+    return (*paths, 0.0)
 
 
 def least_message_latency(topology: Topology) -> float:
