@@ -121,6 +121,16 @@ def test_a_fragment_without_a_ring_has_figures(kind: str, capsys: pytest.Capture
     assert row["seconds"] >= float(bound(machine, wanted).seconds(10**9))
 
 
+def test_over_pcie_alone_no_bound_of_the_links_counts() -> None:
+    """GPUs 0 and 7 share no link. The bound counts relays over others; NCCL takes PCIe, which the machine lacks."""
+    (row,) = antiphon.predict(Collective("reducescatter", 8, (0, 7)), "1KB", topology="dgx1v", library="nccl")
+    tuning = antiphon.tune(
+        Collective("reducescatter", 8, (0, 7)), "dgx1v", nbytes="1KB", planners=["relay"],
+        search=antiphon.Search(workers="none"),
+    )  # fmt: skip
+    assert tuning.baseline("reducescatter", 1000) == row["seconds"]
+
+
 def test_a_root_of_ones_own_has_a_bound_of_its_own() -> None:
     """On a line the middle spreads data twice as fast as an end."""
     machine = antiphon.topology("line:ranks=5")

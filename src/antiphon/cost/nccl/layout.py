@@ -60,6 +60,11 @@ class NcclLayout:
         """Return the ranks of a node."""
         return self.ranks // self.nodes
 
+    @property
+    def only_pcie(self) -> bool:
+        """Return whether some ranks do not reach each other over the links, so that all data take PCIe."""
+        return self.over_pcie and not self.to_all
+
 
 @dataclass(frozen=True)
 class Wires:

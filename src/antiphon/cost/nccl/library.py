@@ -173,7 +173,7 @@ class LibraryModel:
         `algorithm`: the one of MSCCL that this option prices, which may have its own share of the links' bandwidth.
         """
         bound = self.bound_of(collective)
-        if bound is None:
+        if bound is None or self.layout.only_pcie:  # the machine's description, which is bounded, lacks PCIe
             return 0.0
         share = algorithm.share if algorithm is not None else None
         return option.terms.get("launch", 0.0) + bound.least_seconds(option, nbytes, share)
