@@ -42,7 +42,7 @@ SIZES = (0, 1, 1000, 1 << 14, 1 << 18, 1 << 22, 1 << 27, 1 << 33)
 SLOW_PLANNERS = ("sccl",)
 MAX_ROWS = 400
 ROUNDING = 1 - 1e-9
-LATENCIES = (0.0, 1e-7, 1e-6, 1e-6, 3e-6, 2e-5)
+LATENCIES = (0.0, 1e-7, 1e-6, 1e-6, 2e-6, 3e-6, 2e-5)
 
 
 def link_type(rng: random.Random) -> LinkType:

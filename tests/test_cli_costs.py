@@ -8,6 +8,7 @@ from commands import Capture, answer, complaint
 from tables import refused
 
 from antiphon.cli import run
+from antiphon.cli.costs import rows_text
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +80,10 @@ def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(caps
     ]  # fmt: skip
     assert run(["predict", "allreduce", "hgx-h100", "--library", "nccl"]) == 2
     assert "--nbytes is missing: give a size or a range" in capsys.readouterr().err
+
+
+def test_messages_of_loggp_are_not_explained_as_those_of_calls(capsys: Capture) -> None:
+    (row,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--model", "loggp")["rows"]
+    row["terms"] = {"messages": row["seconds"]}  # as for plans of very many messages
+    assert "to other nodes" not in rows_text([row])
+    assert "to other nodes" in rows_text([row | {"model": "calls"}])

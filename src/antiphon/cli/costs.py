@@ -61,7 +61,9 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     # on a narrow terminal, the terms with the smallest shares of the time are dropped first
     largest_share = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
     drop_order = [f"{term} {unit}" for term in sorted(terms, key=largest_share.__getitem__)]
-    meanings = {f"{term} {unit}": CALL_TERMS[term] for term in terms if term in CALL_TERMS}
+    # of `loggp`, "messages" are all messages
+    explained = CALL_TERMS if rows[0]["model"].partition(":")[0] != "loggp" else {}
+    meanings = {f"{term} {unit}": explained[term] for term in terms if term in explained}
     planners = list(dict.fromkeys(row.get("planner", "") for row in rows))
     lines = [*_title_lines(rows, planners), *_fitted_table(head, cells, drop_order, meanings)]
     lines += _lines_by_sizes(rows, "planner", lambda row: row["planner"]) if len(planners) > 1 else []

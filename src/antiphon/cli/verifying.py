@@ -169,7 +169,7 @@ def _claims_text(verdict: PlanVerdict, unchecked: Sequence[str]) -> str:
     # the figures in a plan hold for its own machine only
     claims = "figures confirmed" if verdict.is_same_machine else "its figures are of another machine: not checked"
     if verdict.is_same_machine and unchecked:
-        claims = f"counts and gaps confirmed; not checked: {', '.join(unchecked)} (--proof checks or lists them)"
+        claims = f"counts and proven gaps confirmed; not checked: {', '.join(unchecked)} (--proof checks or lists them)"
     if verdict.trusted:  # a solver reported something that nothing in the plan proves
         claims += ", its proofs in part"
     if verdict.stated:  # notes, which nothing can check
