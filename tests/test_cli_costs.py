@@ -26,6 +26,7 @@ def test_predict_keys(capsys: Capture) -> None:
         assert row["algbw"] == pytest.approx(row["nbytes"] / row["seconds"])
         assert row["busbw"] == pytest.approx(row["algbw"] * 7 / 4)
         assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
+        assert row["gap_model"] == "calls"
     assert rows[0]["bottleneck"] == "latency of 14 steps, 601 ns each"
     assert (rows[0]["collective"], rows[0]["topology"], rows[0]["planner"]) == ("allreduce", "dgx1v", "ring")
     assert rows[-1]["bottleneck"].startswith("link ")
@@ -80,6 +81,17 @@ def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(caps
     ]  # fmt: skip
     assert run(["predict", "allreduce", "hgx-h100", "--library", "nccl"]) == 2
     assert "--nbytes is missing: give a size or a range" in capsys.readouterr().err
+
+
+def test_gaps_are_those_of_tune(capsys: Capture) -> None:
+    words = ["allreduce", "dgx1v", "--planner", "ring", "--nbytes", "1KB:1MB:1000"]
+    tuned = answer(capsys, "tune", *words, "-o", "tuned.json")
+    for row in answer(capsys, "predict", "tuned.json", "--nbytes", "1KB:1MB:1000")["rows"]:
+        least = tuned["bound"]["allreduce"]["seconds"][str(row["nbytes"])]
+        assert row["gap"] == pytest.approx(row["seconds"] / least)
+    (row,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--model", "loggp")["rows"]
+    assert row["gap"] is None
+    assert row["gap_model"] is None
 
 
 def test_messages_of_loggp_are_not_explained_as_those_of_calls(capsys: Capture) -> None:

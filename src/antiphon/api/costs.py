@@ -56,7 +56,8 @@ def predict(
     -------
     list of dict
         A row per size: collective, topology, planner, nbytes, seconds, algbw, busbw, terms (seconds by cause, such as
-        latency), bottleneck, note, model, and rests_on (the calibration of the figure, or "not calibrated").
+        latency), bottleneck, note, model, rests_on (the calibration of the figure, or "not calibrated"), gap (seconds
+        over the lower bound by this model; None if that is unknown, and above 128 ranks) and gap_model.
 
     Raises
     ------
@@ -69,7 +70,9 @@ def predict(
     >>> predict(plan("allreduce", "ring:ranks=4"), "1MB")[0]["nbytes"]
     1000000
     """
+    from antiphon.cost import as_profile
     from antiphon.cost import predict as predict_plan
+    from antiphon.select.limits import add_gaps
     from antiphon.select.plans import run_plans_together
     from antiphon.units import parse_sizes
 
@@ -84,7 +87,9 @@ def predict(
         )  # fmt: skip
 
     if not isinstance(plan, list | tuple):
-        return predict_plan(_place_plan(cast(Any, plan), collective, topology), nbytes, model=model, profile=profile)
+        placed = _place_plan(cast(Any, plan), collective, topology)
+        rows = predict_plan(placed, nbytes, model=model, profile=profile)
+        return add_gaps(placed, rows, as_profile(profile))
     plans = [_place_plan(each, collective, topology) for each in plan]
     return [
         row

@@ -21,7 +21,7 @@ from antiphon.cost.basis import CALIBRATED
 from antiphon.cost.nccl.calls import CALL_TERMS
 from antiphon.errors import Invalid, quote
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, time_column
-from antiphon.show.words import plural
+from antiphon.show.words import plural, ratio
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
@@ -50,10 +50,12 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
     family = _size_family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], *row["terms"].values()))
-    head = ["nbytes", f"time {unit}", *SPEEDS, *(f"{term} {unit}" for term in terms)]
+    has_gaps = any(row.get("gap") for row in rows)
+    head = ["nbytes", f"time {unit}", *["gap"] * has_gaps, *SPEEDS, *(f"{term} {unit}" for term in terms)]
     cells = [
         [
-            format_size(row["nbytes"], family), time_text(row["seconds"]), *_speed_cells(row),
+            format_size(row["nbytes"], family), time_text(row["seconds"]), *[ratio(row.get("gap"))] * has_gaps,
+            *_speed_cells(row),
             *(time_text(row["terms"].get(term, 0.0)) for term in terms),
         ]
         for row in rows
@@ -63,7 +65,8 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     drop_order = [f"{term} {unit}" for term in sorted(terms, key=largest_share.__getitem__)]
     # of `loggp`, "messages" are all messages
     explained = CALL_TERMS if rows[0]["model"].partition(":")[0] != "loggp" else {}
-    meanings = {f"{term} {unit}": explained[term] for term in terms if term in explained}
+    meanings = {"gap": "time / lower bound by the same model"} if has_gaps else {}
+    meanings |= {f"{term} {unit}": explained[term] for term in terms if term in explained}
     planners = list(dict.fromkeys(row.get("planner", "") for row in rows))
     lines = [*_title_lines(rows, planners), *_fitted_table(head, cells, drop_order, meanings)]
     lines += _lines_by_sizes(rows, "planner", lambda row: row["planner"]) if len(planners) > 1 else []

@@ -18,6 +18,7 @@ ranks; between `among` and `left` it loses the links of the missing GPU, over wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -30,6 +31,7 @@ from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
+from antiphon.core.plan import Plan
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile, model_of
@@ -39,6 +41,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
 
 MAX_SHOWN_LINKS = 10  # lost links that are listed
+MAX_RANKS_GAP = 128  # on larger machines the bound takes longer than the prediction that it is compared with
 SAME_BANDWIDTH = 1e-12  # relative: sums of bandwidths may differ by rounding
 
 
@@ -113,6 +116,22 @@ def least_times(
             f"no lower bound is known under model {model} on {topology.name}; models with one: {', '.join(BOUNDS)}"
         )
     return {nbytes: lower_bound(nbytes) for nbytes in sizes}
+
+
+def add_gaps(plan: Plan, rows: Sequence[dict[str, Any]], profile: Profile | None) -> list[dict[str, Any]]:
+    """Return predictions of a plan with `gap`, the time over the lower bound by the model of the row (None: unknown),
+    and `gap_model`.
+    """
+    sizes, model = [row["nbytes"] for row in rows], rows[0]["model"] if rows else ""
+    times: Mapping[int, float] = {}
+    if plan.topology.ranks <= MAX_RANKS_GAP and model.partition(":")[0] in BOUNDS:
+        with suppress(Invalid, Unsupported):  # no bound of this collective is known
+            proved = bound(plan.topology, plan.collective)
+            times = least_times(plan.collective, plan.topology, proved, sizes, model, profile)
+    gaps = [row["seconds"] / least if (least := times.get(row["nbytes"])) else None for row in rows]
+    return [
+        {**row, "gap": gap, "gap_model": None if gap is None else model} for row, gap in zip(rows, gaps, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,8 @@ class SizeBound:
             return latency
         excess = np.array(self.excess_latencies)
         excess = np.pad(excess, (0, len(per_byte) - len(excess)), mode="edge")
-        return np.maximum(latency, step_latencies + excess)
+        latency = np.maximum(latency, step_latencies + excess)
+        return latency
 
     def _times(self, latency: Floats, transfer: Floats, nbytes: int) -> Floats:
         """Return the least seconds of schedules of 1, 2, 3, ... steps of one view, and last of any more steps."""
