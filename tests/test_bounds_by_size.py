@@ -45,7 +45,8 @@ def alpha_beta_bound(machine: Topology, kind: str):  # type: ignore[no-untyped-d
 def random_machine(rng: random.Random, ranks: int) -> Topology:
     """A strongly connected machine of ranks whose links differ in bandwidth and latency."""
     kinds = [
-        LinkType(f"k{i}", Fraction(10**9 * rng.choice((1, 1, 2, 3))), rng.choice((1e-6, 1e-6, 2e-6, 5e-6))) for i in range(3)
+        LinkType(f"k{i}", Fraction(10**9 * rng.choice((1, 1, 2, 3))), rng.choice((1e-6, 1e-6, 2e-6, 5e-6)))
+        for i in range(3)
     ]
     order = rng.sample(range(ranks), ranks)
     pairs = set(zip(order, order[1:] + order[:1], strict=True))

@@ -47,6 +47,28 @@ def test_ways_to_ask_for_help(capsys: Capture, asked: str, same: str) -> None:
     assert "-h, --help" in printed(capsys, *asked.split())
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("topology probe", "[FILE]..."), ("replay", "TRACE..."), ("list", "KIND [NAME]"), ("table diff", "OLD NEW"),
+        ("bench", "COLL|PLAN|TABLE [TOPO]"),
+    ],
+)  # fmt: skip
+def test_arguments_have_their_own_names_in_help(capsys: Capture, command: str, usage: str) -> None:
+    """Not Python's types, nor more brackets, as some versions of typer add."""
+    text = printed(capsys, *command.split(), "--help")
+    assert text.startswith(f"Usage: antiphon {command} [OPTIONS] {usage}\n")
+    arguments = text.partition("Arguments:\n")[2].partition("\n\n")[0]
+    assert "  " + usage.split(" [", maxsplit=1)[0] in arguments
+    assert "<" not in arguments
+
+
+@pytest.mark.parametrize("group", ["table", "store", "fit", "lab", "topology", "trace"])
+def test_commands_of_a_group_are_described_in_whole_sentences(capsys: Capture, group: str) -> None:
+    commands = printed(capsys, group, "--help").partition("Commands:\n")[2].partition("\n\n")[0]
+    assert "..." not in commands
+
+
 def test_help_for_what_is_no_command(capsys: Capture) -> None:
     assert "No such command 'frobnicate'" in complaint(capsys, "help", "frobnicate")
 
@@ -82,7 +104,7 @@ def test_the_first_result_is_printed_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tune_prints_its_first_result_before_it_is_done(capsys: Capture) -> None:
     assert run(["tune", "allgather", "ring:ranks=4", "--nbytes", "1KB", "--planner", "ring", "--workers", "1"]) == 0
-    first = r"1 of \d+ calls of planners done; the last: allgather by ring; best so far for 1KB: ring, "
+    first = r"1 of \d+ planner calls done; last: ring; best so far for 1KB: ring, "
     assert re.search(first, capsys.readouterr().err)
 
 
@@ -149,9 +171,11 @@ def test_verify_says_what_it_did_not_check(capsys: Capture) -> None:
     assert "gaps confirmed; not checked: predicted times, planners' notes (--proof checks or lists them)" in weak
     assert "figures confirmed, except those listed as stated" in strong
     assert re.search(
-        r"stated.* up to \S+, \(C, S, R\) = \(1, 3, 3\): claims: .*runners_up \(planner \S+, options", strong
+        r"stated.* up to \S+, \(C, S, R\) = \(1, 3, 3\): claims: .*runners_up = \(planner \S+, options", strong
     )
-    assert not re.search(r"[{}']|\w\.\.\.", strong)
+    assert not re.search(r"[{}]|\w\.\.\.", strong)
+    assert strong.endswith("(C, S, R): chunks of each rank's input, steps, rounds")
+    assert strong.count("(C, S, R) = (1, 3, 3): ") == 2  # its sizes and figures once, then what is proved or stated
 
 
 def test_degrade_names_the_next_commands(capsys: Capture) -> None:

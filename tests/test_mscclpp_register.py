@@ -72,7 +72,7 @@ def test_calls_above_2_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-@pytest.mark.parametrize(("ranks", "serves"), [(3, "; serves only multiples of 96 bytes, no power of two"), (4, "")])
+@pytest.mark.parametrize(("ranks", "serves"), [(3, "; serves only multiples of 96 bytes (no power of two)"), (4, "")])
 def test_files_state_the_sizes_that_they_serve(tmp_path: Path, ranks: int, serves: str) -> None:
     plan = antiphon.plan("allreduce", f"ring:ranks={ranks}", planner="ring")
     schedule = plan.entries[0].schedule

@@ -223,6 +223,7 @@ def test_the_command_says_what_is_not_reproduced(
     said = capsys.readouterr().out
     assert "allgather (2, 2, 3) both 1.7 s both 0.02 s sat Pareto-optimal" in " ".join(said.split())
     assert "allgather (2, 2, 2): none exists" in said
+    assert said.startswith("algorithms synthesized for a Gigabyte Z52: Cai et al.")
     assert "(6, 3, 7)k" in said
     assert "2 of 3 rows are reproduced; not allgather (2, 2, 2)" in said
 

@@ -115,7 +115,7 @@ def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path:
     (('nbytes = "1KB:1MB:1000"', 'nbytes = "x"'), "nbytes|size"),
     (("broadcast:root=1", "broadcast:root=x"), "broadcast:root=2"),
     (("ranks = [4, 5]", "ranks = []"), "has no values"),
-    (("[[machines]]\ntopology = \"full", "[[machines]\ntopology = \"full"), "is no TOML"),
+    (("[[machines]]\ntopology = \"full", "[[machines]\ntopology = \"full"), "is not TOML"),
     (('topology = "full:ranks=4,bandwidth=10GB/s"', 'topology = "ring:ranks=4,bandwidth=10GB/s"'), "listed twice"),
     # what is wrong for every machine is found before any is planned for
     (('"allreduce"', '"allredoce"'), "did you mean 'allreduce'"),

@@ -331,6 +331,11 @@ def micro_command(
 CALL_COLUMNS = ("size", "count", "type", "redop", "root")
 TIME_COLUMNS = ("time", "algbw", "busbw", "#wrong")
 COMPARED_COLUMNS = ("quartiles", "model", "library", "over it")
+# The columns that nccl-tests does not have, explained below the table
+LEGEND = (
+    "# time: median; quartiles: of the times out of place; model: predicted for the plan's machine",
+    "# library: its own collective; over it: our time / its time, below 1: ours is faster",
+)
 # Units of these columns: the second line of the head
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2, "(us)", "(us)", "(us)", "")
 
@@ -349,7 +354,7 @@ def bench_text(rows: Sequence[Row]) -> str:
         lines += _align_table([_row_cells(*pair) for pair in _pair_in_place(table_rows)])
     busbw, wrong = [row["busbw"] for row in rows], sum(row["wrong"] for row in rows)
     lines += ["#", f"# out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}"]
-    lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_bench_notes(rows)]
+    lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *LEGEND, *_bench_notes(rows)]
     return "\n".join(lines)
 
 

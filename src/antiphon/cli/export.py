@@ -13,6 +13,7 @@ from antiphon.cli.output import emit, working
 from antiphon.core.files import check_folder, check_writable
 from antiphon.errors import Invalid
 from antiphon.formats import find_format, names_file
+from antiphon.show.columns import paragraph
 from antiphon.units import format_size, parse_size
 
 
@@ -49,4 +50,5 @@ def export_command(
     for path, count in written:
         purpose = written.purposes.get(path.name, "")
         lines.append(f"written: {path} ({format_size(count)}){purpose and f': {purpose}'}")
-    emit({"backend": to, "files": rows, "notes": notes}, "\n".join([*lines, *notes]))
+    lines += [line for note in notes for line in paragraph(note, first="")]
+    emit({"backend": to, "files": rows, "notes": notes}, "\n".join(lines))

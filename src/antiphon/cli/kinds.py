@@ -3,6 +3,8 @@ command, a command with a user's program after --, and an option with several fi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import typer.core
@@ -16,6 +18,29 @@ def epilog(example: str | None) -> str:
     example_text = f"\n\nExample: antiphon {example}" if example else ""
     endings = "\n\nThe ending of a file after -o decides its kind." if example and example.count(" -o ") > 1 else ""
     return f"Every command: --json prints one JSON object, --help shows the options.{endings}{example_text}"
+
+
+def show_plain_names(command: Any) -> None:
+    """Make the help of a command name its arguments as they are declared: some versions of typer add their Python type
+    (`TOPO <str>`) and further brackets and dots (`[[FILE]...]...`)."""
+    for inner in getattr(command, "commands", {}).values():
+        show_plain_names(inner)
+    for argument in command.params:
+        if argument.param_type_name == "argument":
+            name = argument.metavar or argument.name.upper()
+            in_usage = name if argument.required or name.startswith("[") else f"[{name}]"
+            argument.get_usage_pieces = partial(_usage_pieces, in_usage)
+            argument.get_help_record = partial(_help_record, name, argument.get_help_record)
+
+
+def _usage_pieces(name: str, _context: Any) -> list[str]:
+    return [name]
+
+
+def _help_record(name: str, make_record: Callable[..., tuple[str, str] | None], context: Any) -> tuple[str, str] | None:
+    """Return the name of an argument and its description; None if the help does not show it."""
+    record = make_record(context)
+    return record and (name, record[1])
 
 
 class WithHeadings(typer.core.TyperGroup):

@@ -19,8 +19,7 @@ from antiphon.units import format_seconds, format_size
 LearnedFiles = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="what jobs wrote to ANTIPHON_LEARNED; several are merged")
 ]
-
-
+TwoFiles = Annotated[list[Path], typer.Argument(metavar="OLD NEW", help="what two jobs wrote to ANTIPHON_LEARNED")]
 MergedFile = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="the file to write, such as learned.txt")
 ]
@@ -43,7 +42,7 @@ def merge_learned_command(files: LearnedFiles, output: MergedFile = None) -> Non
     emit({"rows": [line.as_json() for line in lines]}, "\n".join(report_lines))
 
 
-def diff_learned_command(files: LearnedFiles) -> None:
+def diff_learned_command(files: TwoFiles) -> None:
     """Compare what two jobs have chosen."""
     if len(files) != 2:
         raise Invalid(f"table diff: expected two files, got {len(files)}")

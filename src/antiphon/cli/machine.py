@@ -373,7 +373,7 @@ def bound_command(
     profile: arg.ProfileFile = None,
     certificate: arg.Certificate = None,
 ) -> None:  # fmt: skip
-    """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
+    """Print exact lower bounds on steps and on time, each with what proves it; with --nbytes also by size."""
     target, machine = arg.request(
         coll, topo, root=root, only=only, ranks=ranks, groups=groups, mesh=mesh, along=along
     )  # fmt: skip

@@ -10,7 +10,7 @@ from antiphon.cli.planning import ThrottledLog, repeat_in_log
 
 
 @contextmanager
-def show_progress(log: bool = False, unit: str = "calls of planners") -> Iterator[Callable[[int, int, str], None]]:
+def show_progress(log: bool = False, unit: str = "planner calls") -> Iterator[Callable[[int, int, str], None]]:
     """Yield a function that shows progress: (done, total, text).
 
     On a terminal it moves a bar on stderr. Otherwise it prints a line for the first result, then one every few seconds,
@@ -39,8 +39,8 @@ def show_progress(log: bool = False, unit: str = "calls of planners") -> Iterato
         yield lambda done, total, text: bar.update(line, completed=done, total=total, description=text)
 
 
-def progress_line(done: int, total: int, text: str, unit: str = "calls of planners") -> str:
+def progress_line(done: int, total: int, text: str, unit: str = "planner calls") -> str:
     """Return a line for a log. `text`: what is at work, else what was done last."""
     from antiphon.select.ledger import AT_WORK
 
-    return f"{done} of {total} {unit} done; {'' if AT_WORK in text else 'the last: '}{text}"
+    return f"{done} of {total} {unit} done; {'' if AT_WORK in text else 'last: '}{text}"

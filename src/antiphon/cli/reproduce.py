@@ -32,7 +32,7 @@ def reproduce_command(
         reproductions = names()
         emit(reproductions, names_text(reproductions))
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     stopped = False
     try:
         with working(f"reproducing {name}"):
@@ -40,7 +40,8 @@ def reproduce_command(
                 rows.append(row)
     except KeyboardInterrupt:  # the rows so far are printed
         stopped = True
-    emit({"rows": rows}, reproduced_text(rows))
+    title = next(f"{row['about']}: {row['source']}" for row in names() if row["name"] == name)
+    emit({"rows": rows}, "\n".join([*paragraph(title, first="", rest="  "), "", reproduced_text(rows)]))
     if stopped:
         raise StoppedEarly("interrupted; the rows computed so far are printed")
     if not all(row["ok"] for row in rows):

@@ -195,7 +195,7 @@ def _stored_table(entries: list[Stored]) -> list[str]:
     rows = []
     for entry in entries:
         written = datetime.fromtimestamp(entry.seconds, UTC).strftime("%Y-%m-%d %H:%M")
-        sizes = ":".join(map(format_size, entry.sizes))
+        sizes = ":".join(dict.fromkeys(map(format_size, entry.sizes)))
         last = f"damaged: {entry.damaged}" if entry.damaged else entry.machine
         rows.append([entry.address[:12], written, format_size(entry.nbytes), entry.collective or "-", sizes, last])
     return ["", *wrap_table(head, rows)]

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import typer
 import typer.main
 
-from antiphon.cli.kinds import PLANS, NamelessCommand, WithFileList, WithNamelessCommand, WithProgram, epilog
+from antiphon.cli.kinds import (
+    PLANS,
+    NamelessCommand,
+    WithFileList,
+    WithNamelessCommand,
+    WithProgram,
+    epilog,
+    show_plain_names,
+)
 
 
 class Command(NamedTuple):
@@ -88,7 +96,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
             Command("loggp", "bench:loggp_command", "Measure for `fit loggp`.",
                     "bench loggp --on mpi:mpiexec=srun -o trips.csv"),
             # MIMO: many inputs to many outputs; MCA: multi-chain aggregation
-            Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
+            Command("micro", "bench:micro_command", "Run Blink's micro-benchmarks: chains, fan-in, fan-out, ...",
                     "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
         ), typer_options={"cls": WithNamelessCommand}),
         Command("build", "build:build_command",
@@ -98,7 +106,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         Command("watch", "watching:watch_command", "Show the calls of a running job, or metrics for Prometheus.",
                 "watch /dev/shm/job"),
         CommandGroup("lab", "Manage an emulated cluster and run programs in it.",
-              "A machine's links as rate-limited network devices between namespaces: see it without hardware. "
+              "Emulate a machine: its links become rate-limited network devices between namespaces of this computer. "
               "Needs root.", "lab run dgx1v -- mpiexec -n 8 ./program", (
             Command("up", "lab:up_command", "Create a lab that remains.", 'lab up dgx1v --scale "link=40Mbit"'),
             Command("down", "lab:down_command", "Remove a lab.", "lab down dgx1v"),
@@ -114,13 +122,13 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         CommandGroup("fit", about=None, help="Fit model parameters to measurements.",
                      example="fit genmodel times.csv -o profile.json",
                      commands=(
-            Command("genmodel", "fit:genmodel_command", "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
+            Command("genmodel", "fit:genmodel_command", "Fit GenModel: alpha, beta, gamma, delta, epsilon and w_t.",
                     "fit genmodel times.csv --memory memory.json -o fit.json"),
-            Command("memory", "fit:memory_command", "gamma and delta, measured on this machine or its GPUs.",
+            Command("memory", "fit:memory_command", "Measure GenModel's gamma and delta on this machine.",
                     "fit memory -o memory.json"),
-            Command("loggp", "fit:loggp_command", "L, o_s, o_r, g and G of LogGP.",
+            Command("loggp", "fit:loggp_command", "Fit LogGP: L, o_s, o_r, g and G.",
                     "fit loggp trips.csv --within host -o profile.json"),
-            Command("lowering", "fit:lowering_command", "Costs of one kernel, a kernel per step, copy engines.",
+            Command("lowering", "fit:lowering_command", "Fit the costs of running plans on GPUs.",
                     "fit lowering times.csv -o profile.json"),
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
@@ -128,15 +136,18 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         CommandGroup("table", about=None, help="Show, merge or compare files of times that jobs learned.",
                      example="table show learned.txt",
                      commands=(
-            Command("show", "learned:show_learned_command", about=None, example="table show learned.txt"),
-            Command("merge", "learned:merge_learned_command", about=None,
-                    example="table merge a.txt b.txt -o learned.txt"),
-            Command("diff", "learned:diff_learned_command", about=None, example="table diff monday.txt tuesday.txt"),
+            Command("show", "learned:show_learned_command", "Show the times that jobs learned.",
+                    "table show learned.txt"),
+            Command("merge", "learned:merge_learned_command", "Merge what several jobs learned into one file.",
+                    "table merge a.txt b.txt -o learned.txt"),
+            Command("diff", "learned:diff_learned_command", "Compare what two jobs have chosen.",
+                    "table diff monday.txt tuesday.txt"),
         )),
         CommandGroup("store", about=None, help="List, get or delete plans kept by --store.", example="store list",
                      commands=(
             Command("list", "sweeping:list_stored_command", about=None, example="store list"),
-            Command("get", "sweeping:get_command", about=None, example="store get allreduce dgx1v -o plan.json"),
+            Command("get", "sweeping:get_command", "Get a plan without planning.",
+                    "store get allreduce dgx1v -o plan.json"),
             Command("gc", "sweeping:collect_command", about=None, example="store gc --older-than 30 --max-bytes 1GB"),
         )),
         Command("reproduce", "reproduce:reproduce_command", "Recompute a table of a paper.",
@@ -181,6 +192,7 @@ class Commands(Mapping[str, Any]):
             single_app = typer.Typer(rich_markup_mode=None)
             _register(single_app, self._rows[name])
             self._loaded[name] = typer.main.get_group(single_app).commands[name]
+            show_plain_names(self._loaded[name])
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -86,7 +86,7 @@ def verify_command(
     A file of MSCCL or MSCCL++ is simulated first, thread block by thread block, without any change; with --topology,
     its gap to the lower bound of that machine is printed. With --for RUNTIME: will that runtime run the plan for a call
     of this size, --op and --dtype, or ignore it, hang, or compute wrongly? A plan is first exported to the runtime's
-    files; those that apply to the call are shown, or all if none does.
+    files; those that will run the call are shown; if none will, those for its size.
     """
     from antiphon.formats.foreign import is_gpu_program_file
     from antiphon.formats.foreign_program import Wrong
@@ -253,4 +253,14 @@ def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list
     if hidden and not every:
         note = f"{plural(len(hidden), 'file')} for other calls (--all shows why they do not apply)"
         lines += ["", *paragraph(note)]
+    return lines
+
+
+def _finding_lines(findings: Iterable[dict[str, str]]) -> list[str]:
+    """Return what a runtime does with a file, and why, with what helps below it."""
+    lines: list[str] = []
+    for finding in findings:
+        lines += paragraph(f"{finding['outcome']}: {finding['why']}", first="    ", rest=" " * 6)
+        if finding["instead"]:
+            lines += paragraph(f"do this: {finding['instead']}", first=" " * 6, rest=" " * 8)
     return lines

@@ -24,17 +24,17 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     ),
     "threads": Entry(
         "antiphon.runtimes.measure.device:Threads",
-        "the kernel of GPUs on threads of this process, all ranks",
+        "all ranks in this process: the GPU kernel, compiled for CPU threads",
         RuntimeCapabilities(library="NumPy", programs=_CXX, options=("hybrid", "lowering")),
     ),
     "cuda": Entry(
         "antiphon.runtimes.measure.device:Cuda",
-        "the same on the GPUs of this machine by CUDA; never run yet",
+        "the GPU kernel on the NVIDIA GPUs of this machine, by CUDA; not yet run on a GPU",
         RuntimeCapabilities(library="NumPy", options=("hybrid", "lowering")),
     ),
     "hip": Entry(
         "antiphon.runtimes.measure.device:Hip",
-        "the same on AMD's by HIP; never run yet",
+        "the GPU kernel on the AMD GPUs of this machine, by HIP; not yet run on a GPU",
         RuntimeCapabilities(library="NumPy", options=("hybrid", "lowering")),
     ),
     "mpi": Entry(

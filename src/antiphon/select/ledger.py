@@ -38,7 +38,7 @@ from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.accuracy import is_clearly_faster
 from antiphon.cost.nccl.library import LibraryModel
-from antiphon.errors import Unsupported
+from antiphon.errors import Unsupported, list_first
 from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, count_multiprocessors, find_baseline, list_stand_ins
@@ -54,6 +54,7 @@ from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, needs_switches
 from antiphon.units import format_seconds, format_size
 
 AT_WORK = "running"  # begins the progress lines about candidates that are not done
+SHOWN_AT_WORK = 3  # candidates that a progress line names, those that take longest first
 BEST_SO_FAR = "best so far"  # in progress lines once there is a result
 NCCL_STAND_IN = "what NCCL would do here"  # in notes, if its choice is unknown and planners stand for it
 RUNNERS_UP = 5  # candidates listed beside the best of a range
@@ -274,11 +275,15 @@ class Ledger:
         return [evaluation.seconds for evaluation in own_evaluations if not evaluation.figures.get("uses")]
 
     def _worker_text(self, index: int, seconds: float) -> str:
-        """Describe a candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU)"."""
-        task = self.tasks[index]
-        options = "".join(f" {key}={value}" for key, value in task.options.items())
-        work = f"by {task.planner}{options}" if task.planner else "bounds"
-        return f"{task.kind} {work} ({seconds:.0f} s of CPU)"
+        """Describe a candidate that is at work, such as "trees pieces=4 (12 CPU s)"."""
+        options = "".join(f" {key}={value}" for key, value in self.tasks[index].options.items())
+        return f"{self._task_text(self.tasks[index])}{options} ({seconds:.0f} CPU s)"
+
+    def _task_text(self, task: Task) -> str:
+        """Name a task by its planner, of several collectives also by its own: "allreduce by trees"."""
+        if len(self.context.collectives) == 1:
+            return task.planner or "bounds"
+        return f"{task.kind} by {task.planner}" if task.planner else f"{task.kind} bounds"
 
     def _add_priced(self, task: Task, priced: Priced) -> None:
         """Add a priced schedule, and drop the schedules that can no longer win."""
@@ -340,9 +345,10 @@ class Ledger:
         tasks = [self.tasks[index] for index in self.at_work] or ([] if ended is None else [ended])
         if self.progress is None or not tasks:
             return
-        text = f"{tasks[0].kind} {f'by {tasks[0].planner}' if tasks[0].planner else 'bounds'}"
+        text = self._task_text(tasks[0])
         if self.at_work:
-            text = f"{AT_WORK}: {', '.join(self._worker_text(*worker) for worker in self.at_work.items())}"
+            workers = [self._worker_text(*worker) for worker in self.at_work.items()]
+            text = f"{AT_WORK}: {list_first(workers, limit=SHOWN_AT_WORK)}"
         kinds = {task.kind for task in tasks}
         leads = self._lead_text(kinds.pop()) if len(kinds) == 1 else ""
         self.progress(self.done, self.total, text + leads)
@@ -362,8 +368,8 @@ class Ledger:
             if sizes[-1] in gaps_by_size:
                 # of equal gaps, that at the smallest size
                 worst_size = max(gaps_by_size, key=lambda size: (gaps_by_size[size], -size))
-                worst = f" (largest gap: {gaps_by_size[worst_size]:.2f}x at {format_size(worst_size)})"
-                distance = f", gap {gaps_by_size[sizes[-1]]:.3f}x{worst if worst_size != sizes[-1] else ''}"
+                worst = f" ({gaps_by_size[worst_size]:.2f}x at {format_size(worst_size)})"
+                distance = f", gap {gaps_by_size[sizes[-1]]:.2f}x{worst if worst_size != sizes[-1] else ''}"
         return f"; {BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance}"
 
     # ---- the result ----

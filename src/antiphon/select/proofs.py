@@ -210,7 +210,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     stated: list[str] = []
     for entry in plan.entries if claims else ():
         point = _schedule_point(entry.schedule, topology)
-        label = f"{_sizes_text(entry)}(C, S, R) = {point}"
+        label = _label(entry, topology)
         try:
             checked = recheck_certificate(entry.schedule, topology)
             rate_proofs = check_rate(entry.schedule, topology, bounds)
@@ -237,9 +237,10 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     return Proofs(None, *(tuple(dict.fromkeys(texts)) for texts in (proved, trusted, stated)))
 
 
-def _sizes_text(entry: Entry) -> str:
-    """Return the sizes of an entry: "4KiB to 16KiB, "; "" for all."""
-    return f"{range_text(entry.start, entry.stop)}, " if entry.start or entry.stop is not None else ""
+def _label(entry: Entry, topology: Topology) -> str:
+    """Return the words that name an entry in statements: "4KiB to 16KiB, (C, S, R) = (6, 3, 7)"; no sizes for all."""
+    sizes = f"{range_text(entry.start, entry.stop)}, " if entry.start or entry.stop is not None else ""
+    return f"{sizes}(C, S, R) = {_schedule_point(entry.schedule, topology)}"
 
 
 def list_unchecked(plan: Plan) -> list[str]:
@@ -275,7 +276,8 @@ def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
                 "range begins; plan anew"
             )
         texts.append(
-            f"{point}: fastest of the plan at {format_size(entry.start)} by the model `{model}`, predicted again"
+            f"{_label(entry, topology)}: fastest of the plan at {format_size(entry.start)} by the model `{model}`, "
+            "predicted again"
         )
     return texts
 
@@ -385,8 +387,8 @@ def _with_subject(checked: Checked, about: str) -> Checked:
 
 
 def _claims_text(texts: tuple[str, ...], point: str) -> str:
-    """Return statements in one line, without repeating the point that they begin with."""
-    return "; ".join(text.removeprefix(f"(C, S, R) = {point} ") for text in texts)
+    """Return statements in one line; one that begins with the point is about the schedule itself."""
+    return "; ".join(text.replace(f"(C, S, R) = {point} ", "this schedule ", 1) for text in texts)
 
 
 def _schedule_point(schedule: Schedule, topology: Topology) -> str:

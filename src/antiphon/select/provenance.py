@@ -362,7 +362,7 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
         ("found", {k: v for k, v in findings.items() if k not in recomputed}),
     )
     return [
-        f"{name}: {', '.join(f'{k} {_short_text(v)}' for k, v in group.items())}" for name, group in groups if group
+        f"{name}: {', '.join(f'{k} = {_short_text(v)}' for k, v in group.items())}" for name, group in groups if group
     ]
 
 

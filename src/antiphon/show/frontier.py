@@ -169,17 +169,32 @@ def _unfinished_lines(frontier: Frontier) -> list[str]:
     return paragraph("the search ended before the bound was met; option steps=N lets it take more steps", rest="    ")
 
 
+# The label of the schedule that a statement is about (select/proofs.py): "4KiB to 16KiB, (C, S, R) = (26, 7, 18): ..."
+_SCHEDULE_LABEL = re.compile(r"(.*?\(C, S, R\) = \([\d, ]+\)): (.*)", re.DOTALL)
+
+
 def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[str]) -> list[str]:
-    """Return what `verify --proof` rechecked, what it trusts a solver for, and what it only repeats from the file."""
+    """Return what `verify --proof` rechecked, what it trusts a solver for, and what it only repeats from the file.
+
+    Statements about one schedule stand under its label.
+    """
     lines = []
     for title, texts in (
         ("rechecked without a solver:", proved),
         ("NOT rechecked, a solver reported it:", trusted),
-        ("as stated in the file, not checked (names: docs/tuning.md):", stated),
+        ("as stated in the file, not checked (docs/tuning.md explains the names):", stated),
     ):
-        lines += [title] if texts else []
+        lines += paragraph(title, first="") if texts else []
+        last_label = ""
         for text in texts:
-            lines += paragraph(text, rest="    ")
+            match = _SCHEDULE_LABEL.fullmatch(text)
+            label, statement = match.groups() if match else ("", text)
+            if label and label != last_label:
+                lines += paragraph(f"{label}:")
+            lines += paragraph(statement, first="    " if label else "  ", rest=" " * 6 if label else "    ")
+            last_label = label
+    if any(_SCHEDULE_LABEL.fullmatch(text) for text in (*proved, *trusted, *stated)):
+        lines += paragraph("(C, S, R): chunks of each rank's input, steps, rounds", first="")
     return lines
 
 

@@ -67,6 +67,11 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
         key: {"about": option.about, "unit": option.unit, "range": option.range_text}
         for key, (_, option) in declared_options(function).items()
     }
+    if kind == "runtime":  # whose options are declared with those of all runtimes
+        from antiphon.runtimes.measure.case import OPTIONS, TIMEOUT_ABOUT
+
+        about = {key: OPTIONS[key] for key in entry.can.options} | {"timeout": TIMEOUT_ABOUT}
+        option_facts = {key: {"about": text, "unit": "", "range": ""} for key, text in about.items()}
     details = _summarize_docstring(inspect.getdoc(function) or "")
     page = _page_of_planner(name) if kind == "planner" and entry.is_builtin else ""
     row = {
@@ -155,18 +160,22 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     table_rows = []
     for row in rows:
-        texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]
+        texts = [row["about"], f"compared with: {row['library']}"] if row["library"] else [row["about"]]
         if cuts := row.get("cuts"):
             texts.append(
-                f"sends a message in at most {cuts['most']} slices of {format_size(cuts['piece'])} or more, if the "
-                f"plan sets no pieces: for {', '.join(cuts['collectives'])}"
+                f"cuts messages of {', '.join(cuts['collectives'])} into up to {cuts['most']} slices of at least "
+                f"{format_size(cuts['piece'])} if the plan sets no pieces"
             )
         texts += [f"options: {', '.join(row['options'])}"] if row["options"] else []
         texts += [f"missing: {row['missing']}"] if row["missing"] else []
         table_rows.append([row["name"], "\n".join(texts)])
-    return "\n".join(wrap_table(["runtime", ""], table_rows))
+    return "\n".join([*wrap_table(["runtime", ""], table_rows), "", *paragraph(_RUNTIMES_NOTE)])
 
 
+_RUNTIMES_NOTE = (
+    "Options follow a colon: --on mpi:mpiexec=srun,timeout=60s; `antiphon list runtimes NAME` explains them. "
+    "compared with: what bench and tune measure beside plans."
+)
 _SIZES_NOTE = (
     "Parameters follow a colon: ring:ranks=8, torus:dims=4x4, tree:fanouts=4x8, cluster:box=dgx1v,boxes=4, "
     "ring:ranks=8,bandwidth=100Gbit/s,latency=2us. `antiphon topology show NAME` shows the machine."

@@ -18,6 +18,7 @@ from antiphon.core.topology import Ability, Topology
 from antiphon.errors import list_first
 from antiphon.select import format_switch_uses
 from antiphon.show.columns import LABEL_INDENT, fitted_rows, paragraph, table, width, wrap_table
+from antiphon.show.words import plural
 from antiphon.units import format_bandwidth, format_seconds, plain
 
 WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
@@ -224,8 +225,8 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     if not accesses:
         return []
     scope = conditions_text(fewest["memory"].get("assumes", ()), "{} ")
-    text = f"{scope}combining costs some rank at least {float(accesses):.4g} nbytes of memory traffic"
-    return labelled("memory", f"{text}; reaching that takes {senders} sender{'s' * (senders != 1)} at once")
+    text = f"{scope}combining costs some rank at least {float(accesses):.4g} times nbytes of memory traffic"
+    return labelled("memory", f"{text}; so little needs {plural(senders, 'sender')} to one rank at once")
 
 
 def _gap_text(gap: float | None, optimum: str) -> str:

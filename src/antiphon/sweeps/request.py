@@ -36,7 +36,7 @@ from typing import Annotated
 import msgspec
 
 from antiphon.core.collective import KINDS, ROOTED, kind_named
-from antiphon.core.files import read_bytes
+from antiphon.core.files import read_bytes, within
 from antiphon.core.jsontext import conversion_fault
 from antiphon.core.request import effort_of
 from antiphon.core.topology import LinkType, Topology
@@ -124,16 +124,14 @@ class SweepRequest:
 
 def read_sweep_file(path: str | os.PathLike[str]) -> SweepRequest:
     """Read a file; every fault is one line that names the place."""
-    name = os.fspath(path)
-    try:
-        values = tomllib.loads(read_bytes(path, MAX_FILE_BYTES).decode())
-        return sweep_request(msgspec.convert(values, SweepFile))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"{name}: is no TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{name}: {conversion_fault(str(error), SweepFile)}") from None
-    except AntiphonError as error:
-        raise type(error)(f"{name}: {error}") from None
+    with within(os.fspath(path)):
+        try:
+            values = tomllib.loads(read_bytes(path, MAX_FILE_BYTES).decode())
+            return sweep_request(msgspec.convert(values, SweepFile))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Invalid(f"is not TOML: {error}") from None
+        except msgspec.ValidationError as error:
+            raise Invalid(conversion_fault(str(error), SweepFile)) from None
 
 
 def sweep_request(file: SweepFile) -> SweepRequest:

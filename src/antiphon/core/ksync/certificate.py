@@ -160,7 +160,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
             ratio == bound, f"it claims that R/C = {ratio / weight} is the least, but proves only {bound / weight}"
         )
         return Checked(
-            (*proved, f"(C, S, R) = ({chunks}, {steps}, {rounds}) meets it: none in {steps} steps is better")
+            (*proved, f"(C, S, R) = ({chunks}, {steps}, {rounds}) attains it: none in {steps} steps is better")
         )
     if proof == BEST_FOUND:
         return Checked(tuple(proved))

@@ -465,7 +465,7 @@ class _Sizes(NamedTuple):
         if not self.multiple & (self.multiple - 1):
             return ""
         sizes = f"{first}" if first + self.multiple > self.largest else f"multiples of {self.multiple}"
-        return f"; serves only {sizes} bytes, no power of two"
+        return f"; serves only {sizes} bytes (no power of two)"
 
 
 class _Head:

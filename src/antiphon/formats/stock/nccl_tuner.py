@@ -39,7 +39,7 @@ COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")  # auto: NCCL chooses the protocol
 MAX_CHANNELS, MAX_CHUNK = 64, 2**30  # MAXCHANNELS of NCCL from 2.25 on; bytes, beyond any buffer in use
 MIN_SPEEDUP = 1.005  # less prints as 1x
-NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
+NO_ALGORITHM = "NCCL has no algorithm like the planner's"
 # Reasons for which nothing is known of a range; the first begins so
 NO_FIGURES, UNMEASURED = "the model has no figures", "nothing was measured"
 MEASURED = "measured"  # how the reasons of measured rules begin

@@ -109,11 +109,10 @@ class Stage:
         """In words, what the groups do and which planners plan it."""
         words = []
         for placement, planner in zip(self.placements, self.planners, strict=True):
-            times = f"{len(placement.ranks)} times " if len(placement.ranks) > 1 else ""
+            groups, members = placement.ranks.shape
             kind = placement.schedule.collective.kind
-            words.append(
-                f"{times}{DUAL[kind] if self.backwards else kind} among {placement.ranks.shape[1]} by {planner}"
-            )
+            where = f"in {groups} groups of {members}" if groups > 1 else f"among {members}"
+            words.append(f"{DUAL[kind] if self.backwards else kind} {where} by {planner}")
         return "; ".join(words)
 
     @property

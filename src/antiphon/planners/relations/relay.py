@@ -79,8 +79,8 @@ def relay(
     take longer than detours. Last, if faster for large sizes, schedules on several trees per source that share the
     data, one for each number of pieces.
 
-    O(ranks * (ranks + links)) to find the trees, ROUNDS (16) times that for several trees; a row per hop and block, or
-    share of a block.
+    O(ranks * (ranks + links)) to find the trees, 16 times that (`ROUNDS`) for several trees; a transfer per hop and
+    block, or share of a block.
     """
     topology, collective = request.topology, request.collective
     time_to_beat = None

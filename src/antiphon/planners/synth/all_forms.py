@@ -357,7 +357,8 @@ class AllForms:
                 continue
             self.budget.check()
             self.work.tell(
-                f"every form, C = {chunks}, S = {steps}, R = {rounds}: {effort.conflicts} conflicts, as {engine}"
+                f"allreduces of any form with C = {chunks}, S = {steps}, R = {rounds}: {engine}, up to "
+                f"{effort.conflicts} conflicts of the SAT solver"
             )
             answer: Sums = self.search.run_solver(solve, self.search.instance, *arguments, effort, self.budget.left())
             self.budget.pay(answer.price)

@@ -193,7 +193,7 @@ def _try_sat(
             # include every path through switches (`exhaustive`)
             if try_split is None and search.instance.arcs.exhaustive:
                 conflicts = TURN_LIMITS.refuting_factor * TURN_LIMITS.first_conflicts * 4**turn
-                tell(f"looking for a proof that there is none: {conflicts} conflicts")
+                tell(f"looking for a proof that there is none: up to {conflicts} conflicts of the SAT solver")
                 proof = _find_resolution_proof(search, task, conflicts)
                 if proof is not None:
                     return proof, spent_after

@@ -67,8 +67,8 @@ def sccl(
     with what was searched if that decided nothing.
 
     `workers` and `cache` do not change the result. Every schedule carries the certificate of its optimality. If the
-    request's effort (default 60, see effort_budget.py) runs out before all candidates were tried, EffortSpent, a kind
-    of TimedOut, is raised after the points found so far; if the CPU budget runs out, TimedOut itself.
+    request's effort (default 60) runs out before all candidates were tried, EffortSpent, a kind of TimedOut, is raised
+    after the points found so far; if the CPU budget runs out, TimedOut itself.
     """
     topology, collective = request.topology, request.collective
     effort = USUAL_EFFORT if request.effort is None else request.effort

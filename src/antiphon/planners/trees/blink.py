@@ -100,13 +100,13 @@ class TreeSet:
 
 Epsilon = Annotated[
     float,
-    Option("how near the multiplicative weights come to the optimum (3.2); above 0, below 1", minimum=0, maximum=1),
+    Option("how near the multiplicative weights come to the optimum (section 3.2); not 0 or 1", minimum=0, maximum=1),
 ]
 Threshold = Annotated[
     float | str | Fraction,
-    Option("how far from the optimum the integer program may stay to have few trees (3.2.1)", minimum=0, maximum=1),
+    Option("how far from the optimum the integer program may stay for fewer trees (3.2.1)", minimum=0, maximum=1),
 ]
-Hybrid = Annotated[bool, Option("slower links carry a set of trees of their own, divided by Equation 8 (3.4)")]
+Hybrid = Annotated[bool, Option("slower links carry a set of trees of their own, divided by Equation 8 (section 3.4)")]
 PeerAccess = Annotated[
     float, Option("with hybrid: how much later the slower links begin (T_dpa)", unit="seconds", minimum=0)
 ]

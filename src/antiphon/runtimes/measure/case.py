@@ -126,10 +126,7 @@ def group_cases(cases: Sequence[Case]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class How:
-    """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab (docs/lab.md); `timeout`: seconds
-    for all cases. `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data. `library`:
-    the file of NCCL or RCCL. `lowering`: how plans run on GPUs, of cost.lowering_costs.LOWERINGS; "": the fastest.
-    """
+    """Options of runtimes. `compiler`: a command; `timeout`: seconds for all cases; the others: see `OPTIONS`."""
 
     mpiexec: str = ""
     compiler: str = ""
@@ -151,8 +148,17 @@ class How:
                 raise Invalid(f"{key}: means nothing to runtime {name}; leave it out")
 
 
-# Options that the entry of a runtime must declare. All take `compiler` and `timeout`, even without use for them.
-OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library", "lowering")
+# Options that the entry of a runtime must declare, with their meaning. All take `compiler` and `timeout`, even without
+# use for them.
+OPTIONS = {
+    "mpiexec": "the command that starts the processes, such as srun or mpiexec --hostfile hosts",
+    "scale": "speed of the lab's links: link=40Mbit for the unit link, or 2Mbit per GB/s",
+    "name": "run in the lab of this name if it is up",
+    "hybrid": "yes: links of kinds that a plan leaves idle carry a part of a broadcast, reduce or allreduce",
+    "library": "the file of NCCL or RCCL, such as /opt/nccl/lib/libnccl.so.2",
+    "lowering": "how a plan runs on the GPU: kernel, steps or copies (default: the fastest by the model)",
+}
+TIMEOUT_ABOUT = "how long all measurements may take together"
 
 
 class Runtime(ABC):
