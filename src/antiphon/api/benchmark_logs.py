@@ -44,6 +44,12 @@ def check_log(
     ------
     Invalid
         The file has no results of such a benchmark, or its ranks are not those of the machine.
+
+    Examples
+    --------
+    ::
+
+        antiphon.measure.check_log("nccl.log", "hgx-h100")[0]["verdict"]
     """
     from antiphon.core.reshape import keep
     from antiphon.core.reshape import only as keep_only
@@ -75,6 +81,12 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
     ------
     Invalid
         A file has no results of such a benchmark, or the two have no size in common.
+
+    Examples
+    --------
+    ::
+
+        antiphon.measure.compare_logs("before.log", "after.log")
     """
     from antiphon.select.log_check import compare_runs
 

@@ -60,6 +60,13 @@ def check(
     ------
     Invalid
         The file cannot be read, or the runtime is not known.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import plan
+    >>> rows = check(plan("allreduce", "full:ranks=4", planner="ring"), "msccl", "1MiB")
+    >>> rows[0]["runs"]
+    True
     """
     from antiphon.core.datatypes import combine_of, data_type
     from antiphon.core.files import name_of, read_bytes, reading

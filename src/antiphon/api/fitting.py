@@ -53,6 +53,12 @@ def genmodel(
     ------
     Invalid
         The measurements do not determine the parameters.
+
+    Examples
+    --------
+    ::
+
+        antiphon.fit.genmodel("times.csv").parameters
     """
     from antiphon.cost import fit
 
@@ -81,6 +87,12 @@ def loggp(measurements: Path | Sequence[RoundTrip]) -> LogGPFit:
     ------
     Invalid
         The measurements do not determine the parameters.
+
+    Examples
+    --------
+    ::
+
+        antiphon.fit.loggp("trips.csv").parameters
     """
     from antiphon.cost import fit
 
@@ -105,6 +117,14 @@ def memory(measurements: Path | Sequence[AdditionTime]) -> MemoryFit:
     ------
     Invalid
         The measurements do not determine the parameters.
+
+    Examples
+    --------
+    >>> from antiphon.cost.fit import AdditionTime
+    >>> seconds = [(x + 1) * 2e-4 + (x - 1) * 1e-4 for x in range(2, 6)]  # delta = 2e-10, gamma = 1e-10
+    >>> fitted = memory([AdditionTime(x, 10**6, s) for x, s in enumerate(seconds, start=2)])
+    >>> sorted(fitted.parameters)
+    ['delta', 'gamma']
     """
     from antiphon.cost import fit
 
@@ -129,6 +149,12 @@ def lowering(measurements: Path | Sequence[LoweringTime] | Sequence[Row]) -> Low
     ------
     Invalid
         The measurements do not determine the costs.
+
+    Examples
+    --------
+    ::
+
+        antiphon.fit.lowering("ring.csv").costs
     """
     from antiphon.cost import fit
 

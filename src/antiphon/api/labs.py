@@ -42,6 +42,12 @@ def up(topology: MachineLike, *, scale: str = "", name: str = "") -> Row:
         Not Linux, not root, or iproute2 is not installed.
     Invalid
         A lab of this name is already up.
+
+    Examples
+    --------
+    ::
+
+        antiphon.lab.up("ring:ranks=4", scale="link=40Mbit")
     """
     from antiphon.runtimes.lab import lab
 
@@ -63,6 +69,19 @@ def down(name: str = "", *, every: bool = False) -> list[str]:
     -------
     list of str
         Names of the labs that were taken down.
+
+    Raises
+    ------
+    Missing
+        Not Linux, not root, or iproute2 is not installed.
+    Invalid
+        No lab of this name is up, or several are and none is named.
+
+    Examples
+    --------
+    ::
+
+        antiphon.lab.down("ring:ranks=4")
     """
     from antiphon.runtimes.lab import lab
 
@@ -102,6 +121,19 @@ def cut(name: str = "", links: Sequence[str] | str = ()) -> Row:
     -------
     dict
         `name`, `dead` (the links) and `reachable`: whether all ranks still reach each other.
+
+    Raises
+    ------
+    Missing
+        Not Linux, not root, or iproute2 is not installed.
+    Invalid
+        No such lab or link.
+
+    Examples
+    --------
+    ::
+
+        antiphon.lab.cut(links="0-1")
     """
     from antiphon.runtimes.lab import lab
 
@@ -135,6 +167,19 @@ def command(
     -------
     dict
         `exit_code` and figures of the run.
+
+    Raises
+    ------
+    Missing
+        Not Linux, not root, or iproute2 is not installed.
+    Invalid
+        `command` is a string, or a link in `cuts` does not exist.
+
+    Examples
+    --------
+    ::
+
+        antiphon.lab.command("ring:ranks=4", ["hostname"])["exit_code"]
     """
     from antiphon.runtimes.lab import lab
 
@@ -183,6 +228,19 @@ def run(  # noqa: PLR0913
     -------
     list of dict
         Rows as of `antiphon.run`.
+
+    Raises
+    ------
+    Missing
+        Not Linux, not root, or iproute2 is not installed.
+    Invalid
+        The plan or an option is wrong.
+
+    Examples
+    --------
+    ::
+
+        antiphon.lab.run("plan.json", "600KB")
     """
     return run_plan(
         plan, nbytes, on="lab", dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, scale=scale, name=name,

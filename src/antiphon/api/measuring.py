@@ -112,6 +112,13 @@ def bench(  # noqa: PLR0913
     ------
     Missing
         The runtime is not installed here.
+
+    Examples
+    --------
+    >>> from antiphon.api.plans import plan
+    >>> rows = bench(plan("allreduce", "ring:ranks=4"), nbytes="1KB", on="local", iterations=2)
+    >>> all(row["correct"] for row in rows)
+    True
     """
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes
@@ -171,6 +178,19 @@ def micro(  # noqa: PLR0913
     -------
     list of dict or None
         A row per pattern and size; None on all processes but the first under mpiexec or srun.
+
+    Raises
+    ------
+    Missing
+        The runtime needs something that is not installed.
+    Invalid
+        An option is wrong.
+
+    Examples
+    --------
+    ::
+
+        antiphon.measure.micro("dgx1v", on="cuda", nbytes="1MB")
     """
     from antiphon.runtimes.measure.bench_micro import bench_micro
     from antiphon.units import parse_sizes
@@ -216,6 +236,19 @@ def genmodel(
     -------
     list of PlanTime or None
         A row per plan, size and number of ranks; None on all processes but the first.
+
+    Raises
+    ------
+    Missing
+        The runtime needs something that is not installed.
+    Invalid
+        An option is wrong.
+
+    Examples
+    --------
+    ::
+
+        rows = antiphon.measure.genmodel("1MiB", processes=4)
     """
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
@@ -262,6 +295,19 @@ def loggp(  # noqa: PLR0913
     -------
     list of RoundTrip or None
         The round trips; None on all processes but the first.
+
+    Raises
+    ------
+    Missing
+        The runtime needs something that is not installed.
+    Invalid
+        An option is wrong.
+
+    Examples
+    --------
+    ::
+
+        rows = antiphon.measure.loggp()
     """
     from antiphon.runtimes.measure.bench_loggp import bench_loggp
 
@@ -303,6 +349,19 @@ def memory(
     -------
     list of AdditionTime
         A row per number of vectors.
+
+    Raises
+    ------
+    Missing
+        The runtime needs something that is not installed.
+    Invalid
+        An option is wrong.
+
+    Examples
+    --------
+    ::
+
+        rows = antiphon.measure.memory(max_vectors=15)
     """
     from antiphon.runtimes.measure.bench_memory import bench_memory
 
@@ -393,6 +452,13 @@ def tune(  # noqa: PLR0913
     Invalid
         `search` has a shortlist, or plans together with `library_only`; or `on` and `logs` are both given, or neither;
         or a command without `logs`, or with `logs` the sizes or a detail of measurements.
+
+    Examples
+    --------
+    ::
+
+        tuning = antiphon.measure.tune("allreduce", "full:ranks=4", on="mpi")
+        antiphon.save(tuning.plan, "table.json")
     """
     from antiphon.runtimes.measure.choose import tune_measured
     from antiphon.runtimes.measure.library_choose import tune_library

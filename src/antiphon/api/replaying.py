@@ -75,6 +75,12 @@ def replay(  # noqa: PLR0913
     ------
     Invalid
         A trace cannot be read, or the machine is not known.
+
+    Examples
+    --------
+    ::
+
+        result = antiphon.replay.job("trace.json", "dgx1v", table="table.json")
     """
     from antiphon.formats.jobs import read_recording
     from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
@@ -131,6 +137,21 @@ def policies(file: Path, names: Sequence[str] = ("fixed", "trial", "bandit")) ->
     -------
     dict
         The keys that docs/replay.md lists.
+
+    Raises
+    ------
+    Invalid
+        The file cannot be read, or a name is not that of a policy.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     print("collective,nbytes,library,ring", file=file)
+    ...     print("allreduce,1024,2e-5,1e-5", file=file, flush=True)
+    ...     best = policies(file.name)["rows"][0]["best"]
+    >>> best
+    'ring'
     """
     from antiphon.runtimes.measure.policies import compare_policies, read_recordings
 
@@ -154,6 +175,18 @@ def learned(files: Path | Sequence[Path]) -> list[LearnedLine]:
     list of LearnedLine
         A line per candidate: `calls` (collective, ranks, root, nbytes), `name`, `samples`, `seconds`, `low` and `high`
         (the least and the greatest seconds), `chosen`.
+
+    Raises
+    ------
+    Invalid
+        A file cannot be read, or is not a file of learned times.
+
+    Examples
+    --------
+    ::
+
+        lines = antiphon.replay.learned("learned.txt")
+        print([(line.name, line.seconds) for line in lines if line.chosen])
     """
     from antiphon.runtimes.engine.learned import merge_learned, read_learned
 

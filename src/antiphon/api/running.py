@@ -141,6 +141,12 @@ def build(
     ------
     Missing
         No compiler was found, or it failed.
+
+    Examples
+    --------
+    ::
+
+        library = antiphon.build("mpi")  # for LD_PRELOAD
     """
     from antiphon.runtimes.engine.mpi import build as build_library
 
@@ -218,6 +224,11 @@ def reproduce(name: str = "") -> list[Row]:
     ------
     Invalid
         No experiment has this name.
+
+    Examples
+    --------
+    >>> reproduce()[0]["name"]
+    'sccl-table3'
     """
     from antiphon.reproduce import names
     from antiphon.reproduce import reproduce as compute_rows

@@ -63,6 +63,18 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
     ------
     Invalid
         A file is not a trace in Chrome's format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from antiphon.api.costs import predict
+    >>> from antiphon.api.plans import plan
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("ring", "trees"):
+    ...         _ = predict(plan("allreduce", "ring:ranks=4", planner=name), "1MB", trace=f"{folder}/{name}.json")
+    ...     rows = merge([f"{folder}/ring.json", f"{folder}/trees.json"], f"{folder}/both.json")
+    >>> len(rows)
+    2
     """
     from antiphon.core.files import write_bytes
     from antiphon.formats.chrome import merge_traces
@@ -90,6 +102,17 @@ def read(files: Path | Sequence[Path]) -> Recording:
     ------
     Invalid
         A file is damaged; the message names the byte or node.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from antiphon.api.files import export
+    >>> from antiphon.api.plans import plan
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = export(plan("allreduce", "ring:ranks=4"), "chakra", folder, nbytes="1MB")
+    ...     kind = read(folder).plan.collective.kind
+    >>> kind
+    'allreduce'
     """
     from antiphon.formats.chakra.read import collectives_of, has_plan, plan_of, read_traces
 

@@ -220,6 +220,11 @@ def report(tuning: Tuning, *, origin: str = "") -> str:
     ------
     Invalid
         The argument is not a result of `tune`.
+
+    Examples
+    --------
+    >>> report(tune("allgather", "ring:ranks=4", nbytes="1MB", planners="ring")).startswith("<!DOCTYPE html>")
+    True
     """
     from antiphon.api.exploring import explore
     from antiphon.select import Tuning as TuningResult

@@ -37,6 +37,13 @@ def watch(folder: Path) -> dict[str, Any]:
     ------
     Invalid
         There is no such folder, or several jobs write there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:  # in which no job has written yet
+    ...     watch(folder)["processes"]
+    0
     """
     from antiphon.runtimes.engine.watched import read_watched, summarize_calls
 

@@ -88,6 +88,11 @@ WhichPlan = Annotated[str, old_option("--collective", instead="PLAN:COLL")]
 OnMachine = Annotated[
     str, typer.Option("--topology", metavar="TOPO", help="machine of a file that names none (MSCCL, MSCCL++)")
 ]
+RecordedOn = Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log or trace is of")]
+RecordedLibrary = Annotated[
+    str,
+    typer.Option("--library", metavar="LIBRARY", help="its library, where it is not named: nccl:gpu=h100,network=ib"),
+]
 ModelName = Annotated[
     str,
     typer.Option(

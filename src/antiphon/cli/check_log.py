@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.benchmark_logs import check_log, compare_logs
-from antiphon.cli.arguments import Only, old_option, split_machine
+from antiphon.cli.arguments import Only, RecordedLibrary, RecordedOn, old_option, split_machine
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.errors import Invalid
@@ -24,14 +24,9 @@ def check_log_command(
             metavar="LOG [AFTER]", show_default=False, help="the log, pasted as it is; two: before and after an upgrade"
         ),
     ] = None,
-    topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",
+    topo: RecordedOn = "",
     only: Only = "",
-    library: Annotated[
-        str,
-        typer.Option(
-            "--library", metavar="LIBRARY", help="its library, if the log does not name it: nccl:gpu=h100,network=ib"
-        ),
-    ] = "",
+    library: RecordedLibrary = "",
     before: Annotated[Path | None, old_option("--before", instead="check-log BEFORE AFTER")] = None,
     after: Annotated[Path | None, old_option("--after", instead="check-log BEFORE AFTER")] = None,
 ) -> None:

@@ -16,17 +16,15 @@ from antiphon.runtimes.engine.learned import LearnedCalls, LearnedLine, diff_lea
 from antiphon.show.columns import table
 from antiphon.units import format_seconds, format_size
 
-LearnedFiles = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="what jobs wrote to ANTIPHON_LEARNED; several are merged")
-]
-TwoFiles = Annotated[list[Path], typer.Argument(metavar="OLD NEW", help="what two jobs wrote to ANTIPHON_LEARNED")]
+LearnedFiles = Annotated[list[Path], typer.Argument(metavar="FILE...", help="what jobs wrote to ANTIPHON_LEARNED")]
+TwoFiles = Annotated[list[Path], typer.Argument(metavar="OLD NEW", help="what jobs wrote to ANTIPHON_LEARNED")]
 MergedFile = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="the file to write, such as learned.txt")
 ]
 
 
 def show_learned_command(files: LearnedFiles) -> None:
-    """Show what jobs have learned: each candidate with its time, spread and number of samples."""
+    """Show what jobs have learned, several files merged: each candidate with its time, spread and number of samples."""
     lines = learned(files)
     emit({"rows": [line.as_json() for line in lines]}, learned_text(lines))
 

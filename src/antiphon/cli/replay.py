@@ -10,7 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.replaying import policies, replay
-from antiphon.cli.arguments import ModelName, Only, PlannerNames, ProfileFile, machine_or_none
+from antiphon.cli.arguments import (
+    ModelName,
+    Only,
+    PlannerNames,
+    ProfileFile,
+    RecordedLibrary,
+    RecordedOn,
+    machine_or_none,
+)
 from antiphon.cli.output import dash, emit, working
 from antiphon.errors import Invalid
 from antiphon.show.columns import paragraph, table
@@ -27,7 +35,7 @@ def replay_command(
             help="traces of PyTorch's profiler, Chakra or NCCL's profilers, or their folder; with --policy: calls.csv",
         ),
     ],
-    topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the job ran on")] = "",
+    topo: RecordedOn = "",
     only: Only = "",
     table: Annotated[
         Path | None, typer.Option("--table", metavar="FILE", help="table of plans (default: plan now)")
@@ -41,9 +49,7 @@ def replay_command(
     model: ModelName = "",
     profile: ProfileFile = None,
     planner: PlannerNames = None,
-    library: Annotated[
-        str, typer.Option("--library", metavar="LIBRARY", help="nccl or rccl, with options (default: by the GPUs)")
-    ] = "",
+    library: RecordedLibrary = "",
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", min=0, help="cores that the ranks share (0: they do not)")
     ] = 0,
