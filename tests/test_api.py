@@ -234,3 +234,15 @@ def test_ranks_to_keep_are_an_argument_in_python() -> None:
     """`dgx1v:only=0,1` is a spelling of the command line."""
     with pytest.raises(Invalid, match=r"pass antiphon.topology\(NAME, only="):
         antiphon.topology("dgx1v:only=0,1")
+
+
+def test_collective_and_machine_that_were_swapped() -> None:
+    for function in (antiphon.bound, antiphon.plan, antiphon.tune):
+        with pytest.raises(Invalid, match="'all_reduce': this is a collective, which comes first"):
+            function("ring:ranks=4", "all_reduce")
+
+
+@pytest.mark.parametrize("module", [antiphon.machines, antiphon.measure, antiphon.sweep, antiphon.lab, antiphon.fit])
+def test_functions_are_called_in_errors_as_users_call_them(module: Any) -> None:
+    functions = {name: getattr(module, name) for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+    assert [function.__name__ for function in functions.values()] == list(functions)

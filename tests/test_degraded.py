@@ -105,14 +105,14 @@ def test_names_to_drop_on_the_command_line(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_parts_without_a_link_between_them_are_reported() -> None:
-    with pytest.warns(UnlikelyInput, match=r"line:ranks=5 degraded: falls apart into 2 parts .*: 0-2; 3-4; plan"):
+    with pytest.warns(UnlikelyInput, match=r"line:ranks=5 degraded: .* 2 parts .*: 0-2; 3-4; .*:ranks=0-2$"):
         antiphon.machines.degrade("line:ranks=5", drop_links="2-3")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "says nothing to degrade"),
+        ({}, "nothing to degrade"),
         ({"drop_links": "0"}, "expected two nodes, such as 0-1"),
         ({"drop_links": "0-nvswich"}, "unknown node of dgx1v 'nvswich'"),
         ({"drop_links": "0-9"}, "unknown node of dgx1v '9'"),

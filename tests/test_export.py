@@ -139,7 +139,7 @@ def test_a_back_end_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(where, "mine", BackendCapabilities(("broadcast",), modules=("json", "no_such_module")))
     assert lacks(entry) == "Python package no_such_module"
     added(monkeypatch, entry)
-    with pytest.raises(Missing, match="back end mine needs Python package no_such_module"):
+    with pytest.raises(Missing, match="format mine needs Python package no_such_module"):
         emit(made, "mine")
     added(monkeypatch, Entry(where, "mine", BackendCapabilities(("broadcast",), programs=("python3",))))
     with pytest.raises(Unsupported, match="does not write allreduce"):

@@ -21,7 +21,7 @@ from antiphon.cli import run
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities
-from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, tune, tune_over
+from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, tune, tune_family
 from antiphon.select import settings as settings_of
 from antiphon.select.sweep import MAX_VALUES, list_combinations, resolve_sweep, values_of
 from antiphon.show.pictures import heatmap
@@ -189,7 +189,7 @@ def test_the_heat_map_follows_a_dark_screen_and_is_refused_without_a_sweep(swept
 
 def over(**options: Any) -> Tunings:
     given = {"nbytes": "1KB:1MB", "planners": ["ring"], "workers": "none", "nccl": False, **options}
-    return tune_over("allgather", given.pop("topology", "ring:ranks=4"), **given)
+    return tune_family("allgather", given.pop("topology", "ring:ranks=4"), **given)
 
 
 def test_what_cannot_be_varied_is_told_before_any_work(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_what_cannot_be_varied_is_told_before_any_work(tmp_path: Path) -> None:
 
 
 def test_a_size_for_which_the_rest_makes_no_sense_is_refused_alone() -> None:
-    found = tune_over("broadcast", "ring", vary="ranks=4,8", root=6, planners="ring", workers="none", nbytes="1KB")
+    found = tune_family("broadcast", "ring", vary="ranks=4,8", root=6, planners="ring", workers="none", nbytes="1KB")
     assert list(found.tunings) == [8]
     assert "root 6 is out of range" in found.refused[4]
     assert {"value": 4, "refused": found.refused[4]} in found.as_json()["tunings"]

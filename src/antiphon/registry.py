@@ -199,7 +199,8 @@ def find(kind: str, name: str) -> Entry[Any]:
     entries = table(kind)
     if name not in entries:
         plural = "models" if kind == "model" else KINDS[kind]  # the folder has the name that `list` takes
-        raise unknown(kind, name, entries, listed_by=f"antiphon list {plural}")
+        label = "format" if kind == "backend" else kind  # as users know it
+        raise unknown(label, name, entries, listed_by=f"antiphon list {plural}")
     return entries[name]
 
 

@@ -28,8 +28,11 @@ def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
 
 def machine(value: Any, name: str = "topology") -> Topology:
     """Return a machine from an object, its name or its file; errors call the argument `name`."""
+    from antiphon.core.collective import kind_named
     from antiphon.select import machine_of
 
+    if isinstance(value, str) and kind_named(value):
+        raise Invalid(f"{name} {quote(value)}: this is a collective, which comes first; pass a machine here")
     if isinstance(value, str) and re.search("[:,]only=", value):
         raise Invalid(
             f"{name} {quote(value)}: only= is of the command line; pass antiphon.topology(NAME, only=[0, 1, 4]) here, "

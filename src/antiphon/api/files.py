@@ -169,8 +169,8 @@ def save(value: Any, path: Path) -> None:
     Parameters
     ----------
     value
-        A Topology, Collective, Plan or Profile; a result of `tune`, `tune_over` (into a directory) or `frontier`; plans
-        by collective, as a table; programs of one schedule; a book; or rows of measurements.
+        A Topology, Collective, Plan or Profile; a result of `tune`, `tune_family` (into a directory) or `frontier`;
+        plans by collective, as a table; programs of one schedule; a book; or rows of measurements.
     path
         The file; a name that ends in .gz is compressed.
 

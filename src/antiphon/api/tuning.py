@@ -141,7 +141,7 @@ def tune(  # noqa: PLR0913
 
 @old_search_options
 @public
-def tune_over(  # noqa: PLR0913
+def tune_family(  # noqa: PLR0913
     collective: CollectiveLike,
     topology: str,
     *,
@@ -181,10 +181,10 @@ def tune_over(  # noqa: PLR0913
 
     Examples
     --------
-    >>> list(tune_over("allreduce", "ring", vary="ranks=3,4", nbytes="1MB", planners="ring").tunings)
+    >>> list(tune_family("allreduce", "ring", vary="ranks=3,4", nbytes="1MB", planners="ring").tunings)
     [3, 4]
     """
-    from antiphon.select import tune_over as find
+    from antiphon.select import tune_family as find
 
     checked_search = as_search(search)
     of_one_machine = ("plans", "shortlist", "failures", "counts")

@@ -127,11 +127,23 @@ class _Reporter:
         # needless value has none, and keeps click's words.
         if context is not None and option_name:
             message = _unknown_option(option_name, context.command)
+        # typer's own suggestions, which newer versions add, are less near
+        if context is not None and (match := re.match("No such command '(.+?)'", message)):
+            message = match[0] + self._hint_at_command(match[1], context.command)
         if message.startswith("Usage:"):  # a group without a command: click's message is the help of the group
             self._emit("Usage", f"no command given (see {command_path} --help)", exit_code=2)
             print(error.format_message(), file=sys.stderr)
             return 2
         return self.fail("Usage", f"{message} (see {command_path} --help)", exit_code=2)
+
+    def _hint_at_command(self, name: str, group: Any) -> str:
+        """Return what to add to the error for a command that the group lacks; "" if nothing is likely."""
+        from antiphon.core.collective import kind_named
+
+        if kind_named(name) and group is not None and "tune" in group.commands:
+            return f"; what is to be done with it comes first: antiphon tune {' '.join(self.arguments)}"
+        suggestion = near_miss(name, [other for other, command in group.commands.items() if not command.hidden])
+        return f"; did you mean {suggestion!r}?" if suggestion else ""
 
     def _emit(self, kind: str, message: str, exit_code: int) -> None:
         """Print the error under --json."""

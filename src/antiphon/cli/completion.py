@@ -25,15 +25,15 @@ _KIND_BY_OPTION = {
     "list": "entries", "reproduce": "tables",
     "fit memory --from": "@",
     "--planner": "planners", "--model": "models", "--to": "formats", "--profile": "@profiles",
-    "topology probe --from": "sources", "topology export --to": "machine formats",
+    "topology probe --from": "sources", "topology export --to": "machine formats", "fit genmodel --kind": "-",
 }  # fmt: skip
 _KIND_BY_METAVAR = {
     "COLL": "collectives", "COLL|all": "targets", "COLL|PLAN|TABLE": "@targets", "TOPO": "@machines",
-    "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
+    "TOPO | PLAN": "@machines", "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
     "WHAT": "built", "KIND": "kinds", "SHELL": "shells", "OP": "operators", "OPS": "operators",
     "TYPE": "types", "TYPES": "types", "RUNTIME": "checked",
 }  # fmt: skip
-_FILES = re.compile("FILE|DIR|PLAN|TRACE|PROFILE|CSV|MEASUREMENTS")
+_FILES = re.compile("FILE|DIR|FOLDER|PLACE|PLAN|OLD|LOG|TRACE|PROFILE|CSV|MEASUREMENTS")
 
 
 def with_shell(words: Sequence[str]) -> list[str]:

@@ -287,9 +287,12 @@ def degrade_command(
     """
     out = sort_outputs("topology degrade", output)["machine"]
     if not drop and not slow:
-        raise Invalid("degrade: says nothing to degrade; give --drop or --slow")
+        raise Invalid("nothing to degrade; give --drop or --slow")
+    failures = _parse_failures(drop or (), slow)
+    if seed and "fraction" not in failures:
+        raise Invalid("--seed chooses a random share; give one, such as --drop links=2%, or leave the seed out")
     intact_machine, _ = arg.machine_and_group(topo, only="")
-    machine = degrade(intact_machine, seed=seed, **_parse_failures(drop or (), slow))
+    machine = degrade(intact_machine, seed=seed, **failures)
     for path in out:
         save_topology(path, machine)
     text = [*_failure_lines(intact_machine, machine), topology_text(machine), *written_lines(*out)]

@@ -16,7 +16,7 @@ from antiphon.api.machines import collective
 from antiphon.api.measuring import tune as tune_measured
 from antiphon.api.search import Search
 from antiphon.api.tuning import report as report_page
-from antiphon.api.tuning import tune, tune_over
+from antiphon.api.tuning import tune, tune_family
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, emit, origin_text, sort_outputs, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
@@ -273,7 +273,7 @@ def _tune_family(
 ) -> None:  # fmt: skip
     """Tune a family of machines (--vary): print one table, and write a file for each machine."""
     with show_progress() as progress:
-        family = tune_over(coll, topo, progress=progress, **options)
+        family = tune_family(coll, topo, progress=progress, **options)
     written = [line for path in out for line in written_lines(*family.save(path))]
     emit(family.as_json(), "\n".join([tunings_text(family, explain), *written]))
     if not family.complete:

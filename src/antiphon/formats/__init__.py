@@ -68,24 +68,24 @@ def emit(
     entry = find_format(name)
     missing = lacks(entry)
     if missing:
-        raise Missing(f"back end {name} needs {missing}; install it first")
+        raise Missing(f"format {name} needs {missing}; install it first")
     plans = {plan.collective.kind: plan} if isinstance(plan, Plan) else dict(plan)
     kinds = entry.can.collectives
     for kind in plans:
         if kinds != "all" and kind not in kinds:
-            raise Unsupported(f"back end {name} does not write {kind} (it writes {', '.join(kinds)})")
+            raise Unsupported(f"format {name} does not write {kind} (it writes {', '.join(kinds)})")
     if not entry.can.tables and len(plans) != 1:
-        raise Invalid(f"back end {name} writes one plan, got {len(plans)}; choose one of them")
+        raise Invalid(f"format {name} writes one plan, got {len(plans)}; choose one of them")
     arguments = dict(options or {})
     if "nbytes" in entry.can.needs:
         if "nbytes" in arguments or nbytes is None:  # it is a parameter of its own, not an option
-            raise Invalid(f"back end {name} writes the messages of one size: pass nbytes, such as 64MiB")
+            raise Invalid(f"format {name} writes the messages of one size: pass nbytes, such as 64MiB")
         arguments["nbytes"] = nbytes
     elif nbytes is not None:
-        raise Invalid(f"back end {name} writes what is right for every size; leave nbytes out")
-    files = call("backend", name, entry.load(), arguments, plans if entry.can.tables else next(iter(plans.values())))
+        raise Invalid(f"format {name} writes what is right for every size; leave nbytes out")
+    files = call("format", name, entry.load(), arguments, plans if entry.can.tables else next(iter(plans.values())))
     if not isinstance(files, dict) or not files:
-        raise RuntimeError(f"back end {name} gave {quote(files)}, not a dictionary of files")
+        raise RuntimeError(f"format {name} gave {quote(files)}, not a dictionary of files")
     return files if isinstance(files, Files) else Files(files)
 
 

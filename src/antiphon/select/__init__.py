@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.select._frontier import Frontier, FrontierPoint, frontier, make_point
     from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
-    from antiphon.select.family import Tunings, tune_over
+    from antiphon.select.family import Tunings, tune_family
     from antiphon.select.figures import SeveralOrders, exact_rounds, figures_of, gaps, measure, proof_of
     from antiphon.select.frontier_file import (
         check_frontier,
@@ -34,7 +34,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
     _FILES = {
         "_frontier": ("Frontier", "FrontierPoint", "frontier", "make_point"),
         "candidate": ("Candidate", "ForwardingAlternatives", "Range"),
-        "family": ("Tunings", "tune_over"),
+        "family": ("Tunings", "tune_family"),
         "figures": ("SeveralOrders", "exact_rounds", "figures_of", "gaps", "measure", "proof_of"),
         "frontier_file": ("check_frontier", "is_frontier_file", "load_frontier", "save_frontier"),
         "libraries": ("NONE_CAN_PLAN",),
@@ -65,5 +65,5 @@ __all__ = [
     "frontier", "gaps",
     "is_file", "is_frontier_file", "least_times", "list_switch_uses", "list_unchecked", "load_frontier", "load_plans",
     "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier",
-    "save_plans", "settings", "sizes_of", "tune", "tune_failures", "tune_over",
+    "save_plans", "settings", "sizes_of", "tune", "tune_failures", "tune_family",
 ]  # fmt: skip

@@ -70,7 +70,7 @@ class Tunings:
         return files
 
 
-def tune_over(
+def tune_family(
     spec: str | Collective, topology: str, *, vary: Mapping[str, Any] | str, progress: Progress | None = None,
     **options: Any,
 ) -> Tunings:  # fmt: skip

@@ -59,7 +59,7 @@ def degrade_machine(
     `seed`; with `remaining` they are slow instead, as in `slow`. Linear in the links, times the number of slow items.
     """
     if not (drop_links or slow or drop_ranks or drop_nics or fraction is not None):
-        raise Invalid("degrade: says nothing to degrade; give drop_links, drop_nics, drop_ranks, slow or fraction")
+        raise Invalid("nothing to degrade; give drop_links, drop_nics, drop_ranks, slow or fraction")
     if of not in ITEMS:
         raise unknown("items to choose a fraction of", of, ITEMS)
     if fraction is None and (remaining is not None or of != "links"):
@@ -84,7 +84,8 @@ def degrade_machine(
     if len(components) > 1:
         warn_unlikely(
             f"{machine.name}: falls apart into {len(components)} parts between which data cannot go both ways: "
-            f"{'; '.join(map(ranks_text, components))}; plan for one part, as in allreduce:ranks=0-3"
+            f"{'; '.join(map(ranks_text, components))}; plan for one part, as in "
+            f"allreduce:ranks={ranks_text(components[0], len(components[0]))}"
         )
     return machine
 

@@ -64,9 +64,7 @@ def chakra(
     entry = plan.at(size)
     refuse_joints(entry.schedule, "export to chakra")
     if expanded_rows(entry.schedule) > MAX_ROWS:
-        raise Unsupported(
-            f"back end chakra writes every piece out, and at most {MAX_ROWS} rows; plan with fewer pieces"
-        )
+        raise Unsupported(f"format chakra writes every piece out, and at most {MAX_ROWS} rows; plan with fewer pieces")
     local_work_us = local_work(entry.schedule, size, local, "COMP node", per_second=10**6)
     schedule = expand(entry.schedule)
     # the plan without its rows, for the head of the first file: the nodes record the rows

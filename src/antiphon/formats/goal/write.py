@@ -109,7 +109,7 @@ def _refuse_too_many(schedule: Schedule) -> None:
             else "a smaller plan can be"
         )
         raise Unsupported(
-            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {max_pieces} "
+            f"format goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {max_pieces} "
             f"pieces); it takes {MAX_ROWS}, in some 8 GB of memory; {fewer}"
         )
 

@@ -55,7 +55,7 @@ from antiphon.lower.onesided.switched import ADVICE, Switched
 from antiphon.lower.without_gc import without_gc
 
 NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
-BACK_END = "back end mscclpp-json"
+BACK_END = "format mscclpp-json"
 MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
 MOST_GROUPED = 2**15  # operations of a plan with groups, a put once per target: the executor reads all per message size

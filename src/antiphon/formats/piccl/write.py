@@ -71,7 +71,7 @@ def piccl_xml(
     schedule = plan.at(size).schedule
     refuse_joints(schedule, "export to piccl-xml")
     if local not in ("", "off"):
-        raise Invalid(f"option local of back end piccl-xml: expected off, got {quote(local)}")
+        raise Invalid(f"option local of format piccl-xml: expected off, got {quote(local)}")
     if schedule.local and not local:
         kinds = ", ".join(work.kind for work in schedule.local)
         raise Unsupported(
