@@ -12,7 +12,6 @@ import antiphon
 from antiphon.cli import run
 from antiphon.core.reshape import degrade, join, keep, only
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.cost.basis import in_short
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs
 from antiphon.cost.nccl.gpus import box_of
@@ -78,7 +77,6 @@ def test_a_name_alone_makes_no_gpu(machine: Topology, said: str) -> None:
 def test_a_machine_that_was_probed_says_that_its_gpus_are_taken_for_others(name: str, gpu: str) -> None:
     said = told(replace(H100, name=name))
     assert said == (f"calibrated by {gpu}; GPUs taken for {gpu} by their name, {name[4:]}" if gpu else "")
-    assert not gpu or in_short(said) == "partly"
 
 
 @pytest.mark.parametrize(
@@ -103,18 +101,6 @@ def test_files_of_calls_name_the_boxes_that_their_tables_are_of() -> None:
     for name, calls in shipped_calls().items():
         tables = [t for t in (*published(), *relay_tables()) if t.part == FIT and t.gpu == name]
         assert calls.measured == sorted({box_of(table.topology) for table in tables})
-
-
-@pytest.mark.parametrize(
-    ("said", "short"),
-    [
-        ("calibrated by h100", "yes"), ("calibrated by h100; broadcast by the figures of allreduce", "partly"),
-        ("calibrated by v100; GPUs of dgx2 taken for v100", "partly"), ("not calibrated", "no"),
-        ("calibrated by h100; sends not calibrated", "partly"), ("profile mine", "profile"),
-    ],
-)  # fmt: skip
-def test_in_short_only_what_tables_of_it_tell_is_calibrated(said: str, short: str) -> None:
-    assert in_short(said) == short
 
 
 def test_ranks_that_no_link_leads_to_are_not_reached_at_once() -> None:

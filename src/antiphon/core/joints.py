@@ -25,10 +25,9 @@ from antiphon.core.columns import (
     index_in_run,
     order_of,
     pointers,
-    unique_inverse,
 )
 from antiphon.core.routes import Resolved
-from antiphon.core.schedule import Schedule
+from antiphon.core.schedule import Schedule, number_joints
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
@@ -85,14 +84,8 @@ def joints_of(schedule: Schedule) -> Joints | None:
     """
     if schedule.joint is None:
         return None
-    joint_rows = np.flatnonzero(schedule.joint >= 0)
-    _, number = unique_inverse(schedule.joint[joint_rows], bound=int(schedule.joint.max()) + 1)
-    # A joint of one row is an ordinary transfer: drop it and renumber the rest densely.
-    has_several_rows = np.bincount(number) > 1
-    is_kept = has_several_rows[number]
-    new_number = np.cumsum(has_several_rows) - 1
-    joint_rows, number = joint_rows[is_kept], new_number[number[is_kept]]
-    count = int(has_several_rows.sum())
+    joint_rows, number = number_joints(schedule.joint)
+    count = int(number.max(initial=-1)) + 1
     if not count:
         return None
     of_row = np.full(schedule.transfers, -1, np.int64)

@@ -308,14 +308,7 @@ class Schedule:
         ([0, 0, 2], [1, 1, 0], True)
         """
         row_key, row_key_bound = pack_columns(*self._message_columns())
-        joint = np.zeros(0, np.int32) if self.joint is None else self.joint
-        joint_rows = np.flatnonzero(joint >= 0)
-        _, number = unique_inverse(joint[joint_rows], bound=2**31)
-        # A joint of one row counts as a single row: drop it, and renumber the others without gaps.
-        has_several_rows = np.bincount(number) > 1 if len(number) else np.zeros(0, np.bool_)
-        is_kept = has_several_rows[number]
-        new_number = np.cumsum(has_several_rows) - 1
-        joint_rows, number = joint_rows[is_kept], new_number[number[is_kept]]
+        joint_rows, number = number_joints(np.zeros(0, np.int32) if self.joint is None else self.joint)
         leads = np.arange(self.transfers)
         if not len(joint_rows):
             return row_key, row_key_bound, leads, np.zeros(self.transfers, np.int64)
@@ -420,3 +413,20 @@ def _check_pieces(pieces: int | ArrayLike, chunks: int) -> int | Longs:
     out = array.astype(np.int64)
     out.setflags(write=False)
     return out
+
+
+def number_joints(joint: Ints) -> tuple[Longs, Longs]:
+    """Return the rows of joints with at least two rows, and the joint of each: 0, 1, ... in the order of their numbers.
+
+    A joint of one row counts as a single row.
+
+    >>> rows, number = number_joints(np.array([7, 5, -1, 7, 9, 9]))
+    >>> rows.tolist(), number.tolist()
+    ([0, 3, 4, 5], [0, 0, 1, 1])
+    """
+    rows = np.flatnonzero(joint >= 0)
+    _, number = unique_inverse(joint[rows], bound=int(joint.max(initial=-1)) + 1)
+    has_several_rows = np.bincount(number) > 1
+    is_kept = has_several_rows[number]
+    new_number = np.cumsum(has_several_rows) - 1  # without gaps
+    return rows[is_kept], new_number[number[is_kept]]

@@ -19,7 +19,6 @@ PLAIN = "alpha-beta"  # the model that needs no figures
 CALIBRATED = "calibrated by"  # predictions rest on published measurements
 NOT_CALIBRATED = "not calibrated"  # predictions ignore launch, protocols and the bandwidth that is really reached
 BORROWED = "by the figures of"  # figures of another collective, as there are none of this one
-TAKEN = "taken for"  # figures of assumed hardware, as the topology does not name its GPUs
 
 
 def usual_model(
@@ -57,13 +56,3 @@ def basis_of(prediction: Prediction, profile: Profile | None) -> str:
 def join_bases(bases: Sequence[str]) -> str:
     """Join the bases of several figures, each once, in their order."""
     return "; ".join(dict.fromkeys(basis for text in bases for basis in text.split("; ") if basis))
-
-
-def in_short(rests_on: str) -> str:
-    """Return whether the figures of a basis are calibrated, in a word for narrow tables: yes, partly, no, profile."""
-    uncalibrated = [NOT_CALIBRATED in basis for basis in rests_on.split("; ")]
-    if all(uncalibrated):
-        return "no"
-    if any(uncalibrated) or TAKEN in rests_on or BORROWED in rests_on:
-        return "partly"
-    return "profile" if rests_on.startswith("profile") else "yes"

@@ -29,7 +29,7 @@ from antiphon.cost.fit import (
 )
 from antiphon.errors import list_first
 from antiphon.show.columns import paragraph, table
-from antiphon.show.pictures.chart import COLOURS, FONT
+from antiphon.show.pictures.chart import COLOURS, svg_file
 from antiphon.show.words import plural
 from antiphon.units import format_seconds, format_size
 
@@ -350,10 +350,7 @@ def _draw_fit(
         body.append(f'<path d="{entry.mark}" transform="translate({at + 15} {y})" fill="{entry.colour}"/>')
         body.append(f'<text x="{at + 40}" y="{y + 4}">{escape(entry.label[:34])}</text>')
     height = bottom + 20 * math.ceil(len(series) / 3) + 4
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    label = f'role="img" aria-label="{escape(title)}"'
-    background = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', background, *body, "</svg>"]) + "\n"
+    return svg_file(WIDTH, height, body, f' role="img" aria-label="{escape(title)}"')
 
 
 def _draw_x_axis(x: ToPixels, ends: tuple[int, int], quantity: str, label_of: LabelOf, max_labels: int) -> list[str]:

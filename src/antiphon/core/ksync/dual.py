@@ -125,12 +125,12 @@ class StepInequality:
 def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
     """Return what this dual proves; raise Invalid if it breaks a rule. O(kinds * destinations * bonds * steps)."""
     steps, resources = dual.steps, len(instance.capacity)
-    _require(1 <= steps <= 10**4, "its steps are out of range")
+    require(1 <= steps <= 10**4, "its steps are out of range")
     prices = np.zeros((resources, steps), np.int64)
     _fill_array(prices, dual.prices, "price")
     cost = bond_costs(instance, prices)
     round_price = prices_of_round(instance, prices)
-    _require(max(round_price) > 0, "all its prices are 0")
+    require(max(round_price) > 0, "all its prices are 0")
     value = 0
     # Kinds with one destination use the plain costs, so their paths depend on the holders only.
     costs_from: dict[tuple[int, ...], IntArray] = {}
@@ -143,7 +143,7 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
             if kind.holders not in costs_from:
                 costs_from[kind.holders] = _cheapest_paths(instance, kind.holders, cost[None])
             path_costs = costs_from[kind.holders][0, list(kind.dests)]
-        _require(bool(np.all(path_costs < FAR_COST)), "a destination is out of reach within its steps")
+        require(bool(np.all(path_costs < FAR_COST)), "a destination is out of reach within its steps")
         value += kind.weight * int(path_costs.sum())  # the weight of all blocks of the kind
     return StepInequality(round_price, value)
 
@@ -180,25 +180,25 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
     rows, potentials = split.rows.copy(), split.potentials.copy()
     # The split is stored for one representative kind; relabel it by a permutation of bonds and nodes.
     if bonds:
-        _require(sorted(bonds) == list(range(len(cost))), "a renaming of bonds is no permutation")
-        _require(sorted(nodes) == list(range(instance.nodes)), "a renaming of nodes is no permutation")
-        _require(_in_range(rows[:, 0], instance.nodes) and _in_range(rows[:, 1], len(cost)), "a length is out of range")
-        _require(_in_range(potentials[:, 0], instance.nodes), "a potential is out of range")
+        require(sorted(bonds) == list(range(len(cost))), "a renaming of bonds is no permutation")
+        require(sorted(nodes) == list(range(instance.nodes)), "a renaming of nodes is no permutation")
+        require(_in_range(rows[:, 0], instance.nodes) and _in_range(rows[:, 1], len(cost)), "a length is out of range")
+        require(_in_range(potentials[:, 0], instance.nodes), "a potential is out of range")
         rows[:, 0], rows[:, 1] = np.array(nodes)[rows[:, 0]], np.array(bonds)[rows[:, 1]]
         potentials[:, 0] = np.array(nodes)[potentials[:, 0]]
     dest_index = np.full(instance.nodes, -1, np.int64)  # -1, which _fill_array refuses: no destination
     dest_index[list(kind.dests)] = np.arange(len(kind.dests))
-    _require(_in_range(rows[:, 0], instance.nodes), "a length is for a node that is not there")
+    require(_in_range(rows[:, 0], instance.nodes), "a length is for a node that is not there")
     rows[:, 0] = dest_index[rows[:, 0]]
     _fill_array(lengths, rows, "length")
     potential = np.zeros((instance.nodes, cost.shape[1]), np.int64)
-    _require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
+    require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
     _fill_array(potential, potentials, "potential", signed=True)
     # A path adds the potential of a switch on entering and subtracts it on leaving: the cost of the path is unchanged.
     shifted_cost = cost + potential[instance.head] - potential[instance.tail]
     # Lengths of moves outside the useful time window are unlimited: no chunk needs these moves.
     useless = ~instance.useful_moves(kind, cost.shape[1])
-    _require(bool(np.all((lengths.sum(axis=0) <= shifted_cost) | useless)), "it shares out more than a move costs")
+    require(bool(np.all((lengths.sum(axis=0) <= shifted_cost) | useless)), "it shares out more than a move costs")
     return lengths
 
 
@@ -209,9 +209,9 @@ def _fill_array(array: IntArray, rows: IntArray, label: str, signed: bool = Fals
     """
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_in_range(index[:, i], size) for i, size in enumerate(array.shape))
-    _require(inside, f"a {label} is out of range")
-    _require(bool(np.all(np.abs(values) <= MAX_PRICE)), f"a {label} is too great")
-    _require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
+    require(inside, f"a {label} is out of range")
+    require(bool(np.all(np.abs(values) <= MAX_PRICE)), f"a {label} is too great")
+    require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
     array[tuple(index.T)] = values
 
 
@@ -251,7 +251,7 @@ def _relax_bonds(cost: IntArray, instance: Instance, bonds: NDArray[np.int64], l
         np.minimum(cost[:, head], arriving[:, column], out=cost[:, head])
 
 
-def _require(holds: bool, failure: str) -> None:
+def require(holds: bool, failure: str) -> None:
     """Raise Invalid, with `failure` as the reason, unless a rule of duals holds."""
     if not holds:
         raise Invalid(f"certificate: its dual does not hold: {failure}; plan anew")

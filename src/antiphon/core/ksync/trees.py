@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.dual import FAR_COST, MAX_PRICE, StepInequality, bond_costs, prices_of_round
+from antiphon.core.ksync.dual import FAR_COST, MAX_PRICE, StepInequality, bond_costs, prices_of_round, require
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import Invalid
 
@@ -105,14 +105,14 @@ def evaluate_tree_dual(instance: Instance, dual: TreeDual) -> StepInequality:
     which do not depend on the collective.
     """
     steps, ranks = dual.steps, instance.ranks
-    _require(1 <= steps <= MAX_STEPS and ranks <= MAX_RANKS, "it has too many steps or ranks")
-    _require(instance.arcs.exhaustive, "there are too many paths through switches")
+    require(1 <= steps <= MAX_STEPS and ranks <= MAX_RANKS, "it has too many steps or ranks")
+    require(instance.arcs.exhaustive, "there are too many paths through switches")
     prices = _table_of(dual.prices, len(instance.capacity), steps)
     round_price = prices_of_round(instance, prices)
-    _require(max(round_price) > 0, "all its prices are 0")
+    require(max(round_price) > 0, "all its prices are 0")
     costs = bond_costs(instance, prices)
     value = _value_by_roots(instance, costs, dual.trees) if dual.trees else _value_by_pairs(instance, costs)
-    _require(value < FAR_COST, "a rank is out of reach within its steps")
+    require(value < FAR_COST, "a rank is out of reach within its steps")
     return StepInequality(round_price, value)
 
 
@@ -120,10 +120,10 @@ def _value_by_roots(instance: Instance, costs: Any, trees: Sequence[Tree]) -> in
     """Return the sum of the cheapest trees, each by its own lengths. `costs`: by bond and step."""
     tables = [_table_of(rows, *costs.shape) for _, _, rows in trees]
     # in each step the lengths of a bond in all trees sum to at most its price
-    _require(bool((sum(tables) <= costs).all()), "it shares out more than a move costs")
+    require(bool((sum(tables) <= costs).all()), "it shares out more than a move costs")
     value = 0
     for (root, toward, _), lengths in zip(trees, tables, strict=True):
-        _require(0 <= root < instance.ranks, "a root is no rank")
+        require(0 <= root < instance.ranks, "a root is no rank")
         costs_from_first_step, *_ = list_tree_costs(send_costs(instance, lengths.tolist(), toward))
         value += int(costs_from_first_step[1 << root])
     return value
@@ -141,7 +141,7 @@ def _table_of(rows: Rows, count: int, steps: int) -> Any:
     """Return rows as an array by resource (or bond) and step."""
     table = np.zeros((count, steps), np.int64)
     for resource, step, amount in rows:
-        _require(0 <= resource < count and 0 <= step < steps and 0 <= amount <= MAX_PRICE, "a price is out of range")
+        require(0 <= resource < count and 0 <= step < steps and 0 <= amount <= MAX_PRICE, "a price is out of range")
         table[resource, step] = amount
     return table
 
@@ -220,8 +220,3 @@ def list_pairs(costs: Costs, reversed_costs: Costs) -> list[tuple[Any, Pair]]:
         cost = up_in_steps[up_steps][roots] + exchange + down_from_step[up_steps + 1][roots]
         pairs.append((cost, Pair(up_steps, roots, exchanges=True)))
     return sorted(pairs)
-
-
-def _require(holds: bool, failure: str) -> None:
-    if not holds:
-        raise Invalid(f"certificate: its dual does not hold: {failure}; plan anew")

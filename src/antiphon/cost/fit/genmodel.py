@@ -170,9 +170,7 @@ class GenmodelFit:
     @property
     def fitted(self) -> Floats:
         """The seconds of every measurement according to the model."""
-        seconds = np.array([row.seconds for row in self.measured])
-        fitted: Floats = seconds * (1 - self.models.solution.residuals)
-        return fitted
+        return self.models.solution.fitted_seconds([row.seconds for row in self.measured])
 
     @property
     def relative_errors(self) -> tuple[float, float]:

@@ -120,6 +120,11 @@ class FitSolution:
         residuals: Floats = self.target - row_dot(self.matrix, self.values)
         return residuals
 
+    def fitted_seconds(self, measured: Sequence[float]) -> Floats:
+        """Return the seconds of every measurement according to the fit, from the measured ones."""
+        seconds: Floats = np.array(measured) * (1 - self.residuals)
+        return seconds
+
     @property
     def relative_errors(self) -> tuple[float, float]:
         """Relative error: root mean square, and largest."""

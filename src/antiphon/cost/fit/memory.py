@@ -57,9 +57,7 @@ class MemoryFit:
     @property
     def fitted(self) -> Floats:
         """Return the seconds that the fit predicts for each measurement."""
-        seconds = np.array([row.seconds for row in self.measured])
-        fitted: Floats = seconds * (1 - self.models.solution.residuals)
-        return fitted
+        return self.models.solution.fitted_seconds([row.seconds for row in self.measured])
 
     @property
     def relative_errors(self) -> tuple[float, float]:

@@ -70,13 +70,12 @@ def error_at(collective: str, nbytes: int, nodes: int, *, calibrated: bool = Tru
 
     `calibrated`: whether the figures of its GPUs were fitted to tables of their own generation.
     """
-    return _error_in(collective, _range_of(nbytes), nodes, calibrated)
+    return _error_in(collective, RANGES[range_index(nbytes)], nodes, calibrated)
 
 
-def _range_of(nbytes: int) -> str:
-    """Return the range of RANGES that a size is in."""
-    small, medium, large = RANGES
-    return small if nbytes <= SMALL else medium if nbytes < LARGE else large
+def range_index(nbytes: int) -> int:
+    """Return which of the three RANGES a size is in."""
+    return 0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2
 
 
 def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> float | None:
@@ -143,7 +142,7 @@ def errors_text(errors: Iterable[tuple[str, int, float | None]]) -> str:
     errors_of: dict[str, dict[str, str]] = {}  # by collective and range
     for kind, nbytes, error in sorted(errors, key=lambda row: row[:2]):
         noise = _greatest_error() if error is None else error
-        errors_of.setdefault(kind, {})[_range_of(nbytes)] = f"{noise * 100:.0f}"
+        errors_of.setdefault(kind, {})[RANGES[range_index(nbytes)]] = f"{noise * 100:.0f}"
     ranges = [sizes for sizes in RANGES if any(sizes in by_range for by_range in errors_of.values())]
     kinds_of: dict[tuple[str, ...], list[str]] = {}  # by errors: one, if all ranges have the same
     for kind, by_range in errors_of.items():

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from antiphon.cost.nccl.accuracy import LARGE, SMALL
+from antiphon.cost.nccl.accuracy import LARGE, SMALL, range_index
 from antiphon.cost.nccl.calls import PROTOCOLS
 from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, OptionPrice, price_options
 from antiphon.cost.nccl.layout import NcclLayout
@@ -64,7 +64,7 @@ LIMITS = DiagnosisLimits()
 DEGREES = tuple(0.96 * 0.93**i for i in range(56))  # fractions of the bandwidth that are tried: 96 % down to 1.7 %
 HOPS = (2.0, 4.0, 8.0, 16.0)  # factors on the latency of network hops that are tried
 LAUNCHES = tuple(2e-6 * 1.15**i for i in range(45))  # seconds per call that are tried: 2 us to 0.9 ms
-BANDS = ("small sizes", "medium sizes", "large sizes")
+BANDS = ("small sizes", "medium sizes", "large sizes")  # the ranges of accuracy.py, by `range_index`
 
 
 class FaultCheck(NamedTuple):
@@ -187,14 +187,8 @@ def most_normal(library: LibraryModel, collective: str, nbytes: int) -> float:
 def _slack(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the factor by which a time may be off the model in either direction."""
     slowdown = LIMITS.tolerance * error_of(library, collective, nbytes)
-    min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
+    min_slowdown = LIMITS.min_slowdown[range_index(nbytes)]
     return 1 + (slowdown if nbytes >= LARGE and library.layout.nodes == 1 else max(slowdown, min_slowdown))
-
-
-def band_of(nbytes: int) -> str:
-    """Return the band of a size."""
-    small, medium, large = BANDS
-    return small if nbytes <= SMALL else medium if nbytes < LARGE else large
 
 
 def diagnose(
@@ -207,11 +201,11 @@ def diagnose(
     predicted = {nbytes: library.choice(collective, nbytes).seconds for nbytes, _ in points}
     ratios: dict[str, list[float]] = {}
     for nbytes, seconds in points:
-        ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])
+        ratios.setdefault(BANDS[range_index(nbytes)], []).append(seconds / predicted[nbytes])
     medians = {band: median(values) for band, values in ratios.items()}
     slow, is_fast = tuple[str, ...](), False  # is_fast: in the band of the largest sizes, which is last
     for band in filter(ratios.__contains__, BANDS):
-        sizes = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
+        sizes = [(n, seconds / predicted[n]) for n, seconds in points if BANDS[range_index(n)] == band]
         if median(ratio / most_normal(library, collective, n) for n, ratio in sizes) > 1:
             slow += (band,)
         is_fast = median(ratio * _slack(library, collective, n) for n, ratio in sizes) < 1

@@ -156,11 +156,7 @@ class Comm:
     def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
         """Combine the arrays of all processes, at all of them."""
         elements = _flatten_array(x, "x")
-        result = _result_array(out, x.shape, elements)
-        target = _check_target(result, len(elements), elements.dtype)
-        in_place = _in_place(elements, target, offset=0, name="out")
-        self._serve_call("allreduce", len(elements), None if in_place else elements, target, op)
-        return result
+        return self._fill_array("allreduce", len(elements), elements, x.shape, out, op=op)
 
     def reduce(self, x: Array, op: str = "sum", root: int = 0, out: Array | None = None) -> Array | None:
         """Combine the arrays of all processes at the root; None at the others, whose arrays stay as they are."""
@@ -168,11 +164,7 @@ class Comm:
         if self.rank != self._check_root(root):
             self._serve_call("reduce", len(elements), elements, elements[:0], op, root)
             return None
-        result = _result_array(out, x.shape, elements)
-        target = _check_target(result, len(elements), elements.dtype)
-        in_place = _in_place(elements, target, offset=0, name="out")
-        self._serve_call("reduce", len(elements), None if in_place else elements, target, op, root)
-        return result
+        return self._fill_array("reduce", len(elements), elements, x.shape, out, op=op, root=root)
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """Copy the root's array into the arrays of all others, of the same length. Return x."""
@@ -199,10 +191,23 @@ class Comm:
     ) -> Array:
         """Gather equal arrays, at the root or (-1) at all processes. `shape`: of the input."""
         shape = (self.ranks * shape[0], *shape[1:]) if shape else (self.ranks,)
+        offset, block_name = self.rank * len(elements), "its own block of out"
+        return self._fill_array(
+            kind, len(elements), elements, shape, out, root=root, offset=offset, block_name=block_name
+        )
+
+    def _fill_array(
+        self, kind: str, unit: int, elements: Array, shape: tuple[int, ...], out: Array | None, *, op: str = "sum",
+        root: int = -1, offset: int = 0, block_name: str = "out",
+    ) -> Array:  # fmt: skip
+        """Serve a call whose result has this shape, and return the result.
+
+        In place the input is the result from element `offset` on; `block_name` names that block in errors.
+        """
         result = _result_array(out, shape, elements)
-        target = _check_target(result, len(elements) * self.ranks, elements.dtype)
-        in_place = _in_place(elements, target, self.rank * len(elements), "its own block of out")
-        self._serve_call(kind, len(elements), None if in_place else elements, target, "sum", root)
+        target = _check_target(result, math.prod(shape), elements.dtype)
+        in_place = _in_place(elements, target, offset, block_name)
+        self._serve_call(kind, unit, None if in_place else elements, target, op, root)
         return result
 
     def reducescatter(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
@@ -242,11 +247,7 @@ class Comm:
         """Send block j of x, split along the first axis, to process j; return the blocks received, in rank order."""
         elements = _flatten_array(x, "x")
         self._block_shape(x.shape)
-        result = _result_array(out, x.shape, elements)
-        target = _check_target(result, len(elements), elements.dtype)
-        in_place = _in_place(elements, target, offset=0, name="out")
-        self._serve_call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
-        return result
+        return self._fill_array("alltoall", len(elements) // self.ranks, elements, x.shape, out)
 
     def alltoallv(self, x: Array, counts: Sequence[int]) -> Array:
         """Send the first counts[0] rows of x to process 0, the next counts[1] to process 1, ...; return those received.

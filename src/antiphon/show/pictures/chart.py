@@ -9,7 +9,7 @@ are pixels (y downwards), such as the place of a text beside its mark.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -200,6 +200,11 @@ def chart_svg(tuning: Tuning) -> str:
             body.append(f'<path d="M{x} {row_y} h30" stroke="{colour}" stroke-width="2.6" stroke-dasharray="{dash}"/>')
             body.append(f'<text x="{x + 40}" y="{row_y + 4}">{escape(words[:58])}</text>')  # what fits a column
         y += 20 * math.ceil(len(rows) / 2) + 30
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
-    background = f'<rect width="{width}" height="{y}" fill="#ffffff"/>'
-    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', background, *body, "</svg>"]) + "\n"
+    return svg_file(width, y, body)
+
+
+def svg_file(width: int, height: int, body: Iterable[str], attributes: str = "") -> str:
+    """Return a whole SVG file with these elements on white. `attributes`: further ones of the outermost element."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    background = f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12"{attributes}>', background, *body, "</svg>"]) + "\n"

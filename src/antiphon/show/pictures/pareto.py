@@ -10,7 +10,7 @@ import math
 from html import escape
 
 from antiphon.errors import Invalid
-from antiphon.show.pictures.chart import COLOURS, FONT, GREY, Frame
+from antiphon.show.pictures.chart import COLOURS, GREY, Frame, svg_file
 from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
 
 WIDTH, HEIGHT = 900, 460  # of a panel
@@ -34,10 +34,7 @@ def pareto_svg(result: SweepResult) -> str:
     body = []
     for i, (name, shown) in enumerate(panels):
         body.append(f'<g transform="translate(0 {i * HEIGHT})">{"".join(_panel(name, shown))}</g>')
-    height = HEIGHT * len(panels)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    background = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', background, *body, "</svg>"]) + "\n"
+    return svg_file(WIDTH, HEIGHT * len(panels), body)
 
 
 def _panel(name: str, machines: list[MachineResult]) -> list[str]:

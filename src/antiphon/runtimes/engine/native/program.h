@@ -18,12 +18,6 @@ static inline uint32_t u32_at(const unsigned char *p) {
     return v;
 }
 
-static inline uint64_t u64_at(const unsigned char *p) {
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
 /* The bytes of a table in a file: tables begin at multiples of 8. */
 static inline uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
