@@ -141,6 +141,7 @@ def test_the_rules_of_a_table_by_logs(tmp_path: Path) -> None:
         ({"default": (10,), "ring": (9.4,)}, "ring"),
         ({"default": (10, 10.1), "ring": (9.6, 9.7)}, "ring"),  # repeated: 2 %, and apart from each other
         ({"default": (10, 10.1), "ring": (9.85, 9.9)}, "default"),
+        ({"default": (10, 11), "ring": (9.7, 9.9)}, "default"),  # the slowest run is 1 % faster than the fastest
         ({"default": (10, 11, 12), "ring": (8, 9, 10.5)}, "default"),
         ({"default": (10,), "ring": (5,), "ring-4ch": (4.95,), "tree": (9,)}, "ring channels=4"),
         ({"default": (10,), "ring": (1, 30), "tree": (8,)}, "tree"),
@@ -160,6 +161,10 @@ ASIDE = {
     "old-ring.log": ("NCCL version 2.19.3+cuda12\n" + table(SIMPLE), "NCCL 2.19.3, but the default ran with NCCL 2.30"),
     "buffer-ring.log": ("NCCL_BUFFSIZE=8388608 ./all_reduce_perf\n" + table(SIMPLE), "sets NCCL_BUFFSIZE=8388608"),
     "plugin-ring.log": ("NCCL_NVLS_ENABLE=0 ./all_reduce_perf\n" + table(SIMPLE), "sets NCCL_NVLS_ENABLE=0"),
+    "limits-ring.log": (
+        "NCCL_MIN_NCHANNELS=8 NCCL_MAX_NCHANNELS=16 ./all_reduce_perf\n" + table(SIMPLE), "channels 16 and 8: forces no"
+    ),
+    "elsewhere-ring.log": (table({1 << 30: 1}), "elsewhere-ring.log: none of its sizes ran with NCCL's own choice"),
     "osu.log": ("# OSU MPI-CUDA Allreduce Latency Test v5.9\n1024  20.50\n", "osu.log: OSU measures an MPI"),
     "second.log": (table(SIMPLE), "second.log: does not say what it forced; name it default.log"),
     "readme.md": ("these are our logs\n", "readme.md: has no rows as nccl-tests"),
@@ -176,6 +181,16 @@ def test_what_cannot_be_compared_is_put_aside(tmp_path: Path) -> None:
         assert any(note.startswith("put aside: ") and name in note and says in note for note in result.notes), name
     assert result.plan.entries[1].claims["library"]["version"] == "2.30.4"
     assert any("own choice: default.log; 1 other setting" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("head", ["$ ./all_reduce_perf -b 1K\n", "# Collective test starting: all_reduce_perf\n"])
+def test_a_command_without_variables_sets_none(head: str, tmp_path: Path) -> None:
+    """A log without a command says nothing of them: NCCL_IB_HCA may have been exported for all runs."""
+    other = "$ NCCL_BUFFSIZE=8388608 NCCL_ALGO=Ring ./all_reduce_perf -b 1K\n" + table(SIMPLE)
+    result = tuned(tmp_path, {"default.log": head + table(DEFAULT), "1.log": other})
+    is_aside = any("1.log: sets NCCL_BUFFSIZE=8388608" in note for note in result.notes)
+    assert is_aside == head.startswith("$")
+    assert settings(result)[1 << 22] == ("default" if is_aside else "ring")
 
 
 def test_wrong_results_never_win(tmp_path: Path) -> None:

@@ -138,6 +138,13 @@ def test_every_algorithm(job: Job, version: int) -> None:
     assert job(table, calls, version=version) == [[*expected, "ncclAllReduce"]] * 4
 
 
+def test_rules_with_a_chunk_are_called_through(job: Job) -> None:
+    """A configuration has no chunk, so their gain is not known."""
+    table = HEAD + "allreduce 0 4 ring auto 0 * * 131072\nallreduce 0 - ring auto 0 * * 0\n"
+    plain, ring = "ncclAllReduce", configured("allreduce", "RING", 3)
+    assert job(table, [("allreduce", 1, FLOAT32), ("allreduce", 2, FLOAT32)]) == [[plain, ring]] * 4
+
+
 def test_bytes_are_those_of_all_ranks(job: Job) -> None:
     """As tables count them: a share times the ranks for five of the collectives."""
     table = HEAD + "".join(f"{kind} 64 127 auto auto 3 4 2\n" for kind in NAMES)

@@ -124,6 +124,7 @@ class BenchmarkRun:
     hosts: int = 0
     processes: int = 0
     environment: dict[str, str] = field(default_factory=dict)  # NCCL's variables on the command line or in its log
+    shows_command: bool = False  # the command line is in the log
     signs: tuple[str, ...] = ()  # slow transports that the library logged (keys of _SIGNS)
     failure: str = ""  # the error at which the program ended
     separate: bool = False  # each process measured alone, not as one job: nccl-tests was built without MPI
@@ -323,6 +324,7 @@ class _Reader:
             if is_command or not self.has_command:
                 self.last_kind = run.kind = kind_named(start["name"].replace("_", "")) or start["name"]
             self.has_command = self.has_command or is_command
+            run.shows_command = run.shows_command or start["verb"] == "./" or bool(start["option"])
         if device := _DEVICE.search(line):
             host_and_process = (device[3], device[2])
             # In one job each rank is on one host: a second host for it shows processes that measure alone. The same

@@ -62,7 +62,7 @@ def nccl_csv(
     merge
         A file of this format, such as the table that RCCL ships, whose rules follow ours.
     """
-    table = choose_rules("nccl-csv", plans, protocol, channels, unproven)
+    table = choose_rules("nccl-csv", plans, protocol, channels, unproven, has_chunks=False)
     lines, notes = [table.title, CSV_COLUMNS], table.notes()  # the title is a comment, "# for ..."
     for kind, start, stop, rule in _with_protocols(table):
         last = ANY_BYTES if stop is None else stop - 1
@@ -71,8 +71,6 @@ def nccl_csv(
             table.ranks, -1, -1,
         )  # fmt: skip
         lines.append(",".join(map(str, fields)))
-    if any(item.rule.chunk for item in table.rules):
-        notes.append("this format has no chunk size: nccl-tuner and ncclx-csv have")
     if merge:
         shipped = _read_rules(merge)
         lines += [f"# rules of {Path(merge).name[:100]}", *shipped]

@@ -44,6 +44,7 @@ NO_ALGORITHM = "NCCL has no algorithm like the planner's"
 NO_FIGURES, UNMEASURED = "the model has no figures", "nothing was measured"
 MEASURED = "measured"  # how the reasons of measured rules begin
 NEEDS_ONE_PER_NODE = "NCCL's pat needs one rank per node"
+NO_CHUNKS = "its gain was measured with a chunk size, which this format cannot state"
 # NCCL's algorithm -> the planners whose schedules do the same
 FAMILIES = {
     "ring": ("ring", "multi-ring", "hierarchical-ring", "kring"),
@@ -169,32 +170,47 @@ def nccl_tuner(
 
 
 def choose_rules(
-    format_name: str, plans: Mapping[str, Plan], protocol: str, channels: int, unproven: bool
+    format_name: str, plans: Mapping[str, Plan], protocol: str, channels: int, unproven: bool, has_chunks: bool = True
 ) -> RuleTable:
-    """Choose a rule, or none, for each range of the plans. Raise NotFound if no range has one."""
+    """Choose a rule, or none, for each range of the plans. Raise NotFound if no range has one.
+
+    `has_chunks`: the format can state chunk sizes; without one, a gain that was measured with it is not that of the
+    rule, so the library chooses by itself.
+    """
     if protocol not in PROTOCOLS:
         raise Invalid(f"protocol: expected {', '.join(PROTOCOLS)}, got {quote(protocol)}")
     if isinstance(channels, bool) or not isinstance(channels, int) or not 0 <= channels <= MAX_CHANNELS:
         raise Invalid(f"channels: expected a whole number from 0 (NCCL's choice) to {MAX_CHANNELS}, got "
                       f"{quote(channels)}")  # fmt: skip
-    unproven = parse_yes(unproven, "option unproven")
+    is_unproven = parse_yes(unproven, "option unproven")
     machine = first_plan(plans).topology
     library = _library_on(machine)
     nodes = len(set(hosts(machine))) or 1
-    rules, left_to_library = list[RangeRule](), list[RangeRule]()
-    for kind, plan in plans.items():
+
+    def choose_rule(entry: Entry, unproven: bool) -> TunerRule:
+        """Return the rule of an entry, with the options' protocol and channels; none if the job or format lacks it."""
+        rule = rule_of(entry, library, protocol, unproven)
+        if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
+            return TunerRule(algorithm="", reason=NEEDS_ONE_PER_NODE)
+        if rule.chunk and not has_chunks:
+            return TunerRule(algorithm="", reason=NO_CHUNKS)
+        return rule._replace(
+            protocol=protocol if rule.protocol == "auto" else rule.protocol, channels=rule.channels or channels
+        )
+
+    def rules_of_plans(unproven: bool) -> list[RangeRule]:
+        return [
+            RangeRule(kind, span.start, span.stop, span.value)
+            for kind, plan in plans.items()
+            for span in merge_ranges(plan, partial(choose_rule, unproven=unproven))
+            if span.value is not None  # every entry has a rule
+        ]
+
+    for plan in plans.values():
         refuse_subset(plan, format_name)
-        for size_range in merge_ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
-            rule = size_range.value
-            assert rule is not None  # `rule_of` has a rule for every entry
-            if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
-                rule = TunerRule(algorithm="", reason=NEEDS_ONE_PER_NODE)
-            rule = rule._replace(
-                protocol=protocol if rule.protocol == "auto" else rule.protocol, channels=rule.channels or channels
-            )
-            (rules if rule.algorithm else left_to_library).append(
-                RangeRule(kind, size_range.start, size_range.stop, rule)
-            )
+    every_rule = rules_of_plans(is_unproven)
+    rules = [item for item in every_rule if item.rule.algorithm]
+    left_to_library = [item for item in every_rule if not item.rule.algorithm]
     reasons = dict.fromkeys(item.rule.reason for item in left_to_library)
     if not rules and list(reasons) == [NO_ALGORITHM]:
         raise Unsupported(
@@ -203,13 +219,14 @@ def choose_rules(
         )
     if not rules:
         name = library.name.upper() if library is not None else "NCCL"
-        is_unknown = any(reason == UNMEASURED or reason.startswith(NO_FIGURES) for reason in reasons)
-        judgement = f"nothing is known to beat {name}'s own choice" if is_unknown else f"{name}'s own choice is as good"
-        costs = "" if library is None else ", each with what it costs by the model"
-        raise NotFound(
-            f"{format_name}: {judgement}: nothing to write ({'; '.join(reasons)}); "
-            f"option unproven=yes writes lines to measure{costs}"
+        is_unknown = any(reason in (UNMEASURED, NO_CHUNKS) or reason.startswith(NO_FIGURES) for reason in reasons)
+        judgement = (
+            f"no setting is known to beat {name}'s own choice" if is_unknown else f"{name}'s own choice is as good"
         )
+        costs = "" if library is None else ", each with what it costs by the model"
+        can_measure = not is_unproven and any(item.rule.algorithm for item in rules_of_plans(unproven=True))
+        advice = f"; option unproven=yes writes lines to measure{costs}" if can_measure else ""
+        raise NotFound(f"{format_name}: {judgement}: nothing to write ({'; '.join(reasons)}){advice}")
     title = f"# for {' '.join(machine.name.split())[:100]}"
     return RuleTable(library, title, machine.ranks, nodes, rules, left_to_library)
 

@@ -50,7 +50,7 @@ ALGORITHMS = {
     "collnetdirect": "collnet-direct", "collnetchain": "collnet-chain", "pat": "pat",
 }  # fmt: skip
 PROTOCOLS = {name: name for name in ("simple", "ll", "ll128")}  # NCCL's names and ours, as above; here they agree
-CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")  # the first that is set
+CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
 CHUNK = "chunk"  # stands for the chunk size among the variables: NCCL has none for it
 EXPRESSED = ("NCCL_ALGO", "NCCL_PROTO", *CHANNELS)  # variables that a rule can replace
 PLUGINS = ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE")  # the file name says what the plugin chose
@@ -210,9 +210,11 @@ def _compare(named: Sequence[tuple[str, BenchmarkRun]], machine: Topology) -> tu
     library = _usual([item.run.library for item in default if item.run.library], fallback="")
     gpu = _usual([item.run.gpu for item in default if item.run.gpu], fallback="")
     variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
+    sizes = {row.nbytes for item in default for row in item.run.rows}
+    variables_known = bool(variables) or any(item.run.shows_command for item in default)
     for item in candidates:
-        # If the default's logs name no variables at all, theirs are unknown.
-        differing = sorted(item.other_variables() - variables) if variables else []
+        # If the default's logs show neither variables nor a command, theirs are unknown.
+        differing = sorted(item.other_variables() - variables) if variables_known else []
         if library and item.run.library not in ("", library):
             aside.append(f"{item.file}: {item.run.library}, but the default ran with {library}")
         elif gpu and item.run.gpu not in ("", gpu):
@@ -220,6 +222,8 @@ def _compare(named: Sequence[tuple[str, BenchmarkRun]], machine: Topology) -> tu
         elif differing:
             name, value = differing[0]
             aside.append(f"{item.file}: sets {name}={value[:40]}, which the default does not and no rule can")
+        elif sizes and sizes.isdisjoint(row.nbytes for row in item.run.rows):
+            aside.append(f"{item.file}: none of its sizes ran with NCCL's own choice")
         else:
             comparable.append(item)
     return comparable, aside
@@ -251,7 +255,10 @@ def _read_setting(variables: Mapping[str, str], kind: str) -> LibraryCandidate:
     """Return what these variables force, named as `predict` does ("ring simple"). Invalid if no rule can express it."""
     algorithm = _only_value("NCCL_ALGO", variables, kind, ALGORITHMS)
     protocol = _only_value("NCCL_PROTO", variables, kind, PROTOCOLS)
-    channels = next((variables[key] for key in CHANNELS if key in variables), "")
+    limits = dict.fromkeys(variables[key] for key in CHANNELS if key in variables)
+    if len(limits) > 1:
+        raise Invalid(f"channels {' and '.join(limits)}: forces no number of channels; set both limits to one")
+    channels = next(iter(limits), "")
     parameters = dict[str, int]()
     for name, text, limit in (("channels", channels, MAX_CHANNELS), ("chunk", variables.get(CHUNK, ""), MAX_CHUNK)):
         if text and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= limit):
@@ -318,10 +325,9 @@ def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, LibraryCandidate,
 
 def _beats(times: Sequence[float], default: Sequence[float]) -> bool:
     """Return whether a setting is faster than the default beyond the noise that the runs show."""
-    ratio = median(times) / median(default)
     if min(len(times), len(default)) < 2:
-        return ratio < MARGIN
-    return ratio < 1 / TIE_RATIO and max(times) < min(default)
+        return median(times) < MARGIN * median(default)
+    return max(times) * TIE_RATIO < min(default)
 
 
 def _describe_library(compared: Sequence[LogRun], machine: Topology) -> dict[str, str]:

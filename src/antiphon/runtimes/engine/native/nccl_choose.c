@@ -328,7 +328,8 @@ static int choose_configuration(ncclComm_t communicator, int collective, size_t 
     if (!c || !unit || count > SIZE_MAX / unit) return 0;
     const rule *r = c->rules, *end = c->rules + c->count;
     while (r < end && (r->collective != collective || count * unit < r->from || count * unit > r->to)) r++;
-    const char *selection = r < end ? selection_of(r) : NULL;
+    /* A configuration has no chunk size: what such a rule gains with one says nothing of calls without. */
+    const char *selection = r < end && !r->chunk ? selection_of(r) : NULL;
     if (!selection) return 0;
     *config = (ncclCollConfig_t)NCCL_COLLCONFIG_INITIALIZER;
     config->forceAlgSelection = 0;
