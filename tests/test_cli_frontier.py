@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from commands import Capture, printed
@@ -20,11 +20,13 @@ from quick import in_turn
 import antiphon
 from antiphon import registry
 from antiphon.cli import run
+from antiphon.core.bounds import bound
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.synth import work
+from antiphon.select import make_point, proofs
 from antiphon.show.frontier import POINT_HEAD, frontier_text, point_line, point_rows
 from antiphon.units import parse_size
 
@@ -398,6 +400,19 @@ def test_a_wrong_certificate_costs_a_point_its_label(added: Callable[..., None])
     assert [p.proof for p in found.points] == ["best-found-in-budget"]
     assert "a certificate does not hold" in found.notes[0]
     assert antiphon.verify(found.plan(), proof=True)
+
+
+def test_the_end_of_the_budget_is_no_wrong_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> NoReturn:
+        raise TimedOut("stopped")
+
+    (good,) = antiphon.frontier.find("allgather", MACHINE, steps=2).points
+    monkeypatch.setattr(proofs, "check_certificate", stop)
+    notes: list[str] = []
+    machine = antiphon.topology(MACHINE)
+    point = make_point(good.schedule, machine, bound(machine, good.schedule.collective), notes)
+    assert point.proof == "best-found-in-budget"
+    assert notes == ["the budget ended before a certificate was checked; its point counts as best found"]
 
 
 # ---- early ends ----

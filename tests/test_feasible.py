@@ -128,6 +128,13 @@ def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Captur
     assert list(raised.value.searched) == found["searched"]
 
 
+def test_a_point_may_take_fewer_steps_than_were_asked_for() -> None:
+    """Forward, the broadcast may idle in its first step; run backwards, that would be a last step without transfers."""
+    plan = antiphon.plan("reduce", "ring:ranks=3", planner="sccl", options={"chunks": 2, "steps": 2, "rounds": 4})
+    assert plan.entries[0].schedule.steps == 1
+    assert antiphon.verify(plan, proof=True)
+
+
 def test_without_time_nothing_is_said_to_be_impossible(capsys: Capture) -> None:
     for kind in ("allreduce", "broadcast"):
         found = answer(capsys, *wish("torus:dims=4x4", 24, 8, 22, kind), "--budget", "1ms", code=1)

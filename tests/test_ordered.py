@@ -28,7 +28,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import find_order_fault, verify
-from antiphon.errors import AntiphonError, Unsupported
+from antiphon.errors import AntiphonError, NotFound, Unsupported
 from antiphon.planners.relations.blocks import by_relation
 from antiphon.registry import find, table
 from antiphon.select.run_planner import run_planner
@@ -159,7 +159,7 @@ def test_schedules_of_other_planners_count_if_they_keep_the_order(spec: str) -> 
             except AntiphonError as error:
                 refused.append(str(error))
     assert {"relay"} < {*in_order}
-    assert any("out of order" in reason and reason.endswith("keep the order: relay") for reason in refused)
+    assert any("out of order" in reason and reason.endswith("keep the order: relay, sccl") for reason in refused)
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: Capture) -> None:
@@ -177,21 +177,41 @@ def test_on_the_command_line(tmp_path: Path, capsys: Capture) -> None:
     assert run(["tune", str(file), "ring:ranks=4", "--nbytes", "1KB", "--effort", "0.1", "--json"]) == 0
     ranges = json.loads(capsys.readouterr().out)["ranges"]
     assert {entry["planner"] for entry in ranges} <= {"relay", "sccl"}
-    assert run(["frontier", str(file), "ring:ranks=4"]) == 2
+    assert run(["frontier", str(file), "ring:ranks=4", "--planner", "greedy"]) == 2
     assert "in any order" in capsys.readouterr().err
     kind = tmp_path / "allreduce.json"
     head = {"format": "antiphon-collective", "version": 1}
     kind.write_text(json.dumps({**head, "kind": "allreduce", "ranks": 4, "ordered": True}))
     assert answer(capsys, "plan", str(kind), "ring:ranks=4")["planner"] == "relay"
     assert run(["plan", str(kind), "ring:ranks=4", "--planner", "ring"]) == 2
-    assert "planners that always keep the order: relay" in " ".join(capsys.readouterr().err.split())
+    assert "planners that always keep the order: relay, sccl" in " ".join(capsys.readouterr().err.split())
 
 
-def test_synthesis_serves_where_it_keeps_the_order() -> None:
-    machine = topology("full:ranks=3")
-    plan = antiphon.plan(Collective("allreduce", 3, ordered=True), machine, planner="sccl", options={"steps": 1})
-    check(plan.entries[0].schedule, machine)
+@pytest.mark.parametrize(
+    ("collective", "point", "exists"),
+    [
+        (scan(4), (2, 2, 2), True),
+        (Collective("reduce", 4, roots=(1,), ordered=True), (1, 2, 2), True),
+        # in any order, rank 0 gets the sum of ranks 1 and 3 from its neighbors, and then that of rank 2
+        (Collective("allreduce", 4, ordered=True), (2, 2, 2), False),
+        (Collective("allreduce", 4), (2, 2, 2), True),
+    ],
+)
+def test_synthesis_keeps_the_order(collective: Collective, point: tuple[int, int, int], exists: bool) -> None:
+    options = dict(zip(("chunks", "steps", "rounds"), point, strict=True))
+    if not exists:
+        with pytest.raises(NotFound, match="went through all"):
+            antiphon.plan(collective, "ring:ranks=4", planner="sccl", options=options)
+        return
+    plan = antiphon.plan(collective, "ring:ranks=4", planner="sccl", options=options)
+    if collective.ordered:
+        check(plan.entries[0].schedule, plan.topology)
     assert antiphon.verify(plan, proof=True)
+
+
+def test_synthesis_keeps_no_order_of_several_blocks() -> None:
+    with pytest.raises(Unsupported, match="sums of one block only"):
+        antiphon.plan(Collective("reducescatter", 3, ordered=True), "ring:ranks=3", planner="sccl")
 
 
 def test_what_is_no_order() -> None:

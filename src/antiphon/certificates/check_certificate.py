@@ -4,7 +4,7 @@
 frontier.schema.json, beside it, describes the format. Exit code 0: all holds; 1: the first error is printed; 2: FILE
 cannot be read. Checked exactly, without code of the package, from the machine and the collective (`blocks`) in FILE:
 
-    points       each schedule is run transfer by transfer; (C, S, R), gaps and labels follow from it and from below
+    points       each schedule is run transfer by transfer in order; (C, S, R), gaps and labels follow from it and below
     bounds       on steps by distances, on R/C by prices of links and partitions; switches are taken to forward only
     impossible   by prices in each step, for every split of R; proofs by resolution are counted only
 """
@@ -92,7 +92,7 @@ class Machine:
         return min(totals)
 
 
-def run_schedule(machine, blocks, chunks, transfers):
+def run_schedule(machine, blocks, ordered, chunks, transfers):
     """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly."""
     numbers = [*chunks, *(x for row in transfers for x in (*row[:7], *row[7]))]
     require(all(type(x) is int and x >= 0 for x in numbers), "a number of a chunk or transfer is negative or not whole")
@@ -113,7 +113,11 @@ def run_schedule(machine, blocks, chunks, transfers):
                 loads[resource] += Fraction(blocks[chunks[chunk]][0], shares[chunks[chunk]])
         for cell, written in writes.items():
             require(len(written) == 1 or all(op for op, _ in written), f"step {step}: several writers of {cell}")
-            values[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
+            own = [values[cell]] if written[0][0] and cell in values else []
+            operands = sorted([*own, *(ids for _, ids in written)], key=min)
+            in_order = all(max(a) < min(b) for a, b in itertools.pairwise(operands))
+            require(in_order or not ordered, f"step {step}: {cell} is combined out of order")
+            values[cell] = sum(operands, Counter())
         longest = max((load / machine.capacity[x] for x, load in loads.items()), default=Fraction(0))
         time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
     for chunk, rank, target in ((c, *want) for c, block in enumerate(chunks) for want in blocks[block][2].items()):
@@ -235,15 +239,15 @@ def check_impossible(machine, blocks, entry):
     return None, (p, rounds)
 
 
-def check_point(machine, blocks, point, least_steps, least_ratio, excluded):
+def check_point(machine, blocks, ordered, point, least_steps, least_ratio, excluded):
     """Check a point by the bounds on S and R/C. `excluded`: (about, steps) -> results of `check_impossible`."""
-    chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
+    chunks, steps, rounds, time = run_schedule(machine, blocks, ordered, point["chunk_blocks"], point["transfer_rows"])
     ratio, halves = Fraction(rounds, chunks), point["about"] == "halves"
     # in halves: an allgather of a block per rank, backwards, then forwards; proofs are about one, in half the rounds
     phases, weight = (2, len(blocks[0][1])) if halves else (1, weight_of(blocks))
     per_part = ratio * weight / phases  # rounds per part of the problem that proofs are about
-    proofs = excluded.get((point["about"], steps // phases), [])
-    bound = max((proven for proven, _ in proofs if proven is not None), default=Fraction(0))
+    proofs = excluded.get((point["about"], steps / phases), [])  # a bound above this point is about another form
+    bound = max((x for x, _ in proofs if x is not None and x <= per_part), default=Fraction(0))
     figures = {  # the bound on a half says nothing about other allreduces
         "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / least_steps,
         "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (least_ratio * weight_of(blocks))),
@@ -267,8 +271,7 @@ def check(file):
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     require(all(len(dict(side)) == len(side) for _, *sides in file["blocks"] for side in sides), "ranks: one is twice")
-    ranks = {rank for _, *sides in blocks for side in sides for rank in side}
-    require(ranks <= {*range(machine.ranks)}, "blocks: no such rank")
+    require({r for _, *sides in blocks for r in {*sides[0], *sides[1]}} <= {*range(machine.ranks)}, "no such rank")
     weights = [weight for weight, *_ in blocks]  # smallest whole numbers: a block is cut into a multiple of its weight
     require(min(weights) >= 0 and math.gcd(*weights) == 1, "blocks: a weight is negative, or all have a common divisor")
     least_steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
@@ -284,7 +287,7 @@ def check(file):
     for entry in file["impossible"]:
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
-        check_point(machine, blocks, point, least_steps, least_ratio, excluded)
+        check_point(machine, blocks, file["collective"].get("ordered"), point, least_steps, least_ratio, excluded)
     without_duals = [entry for entry in file["impossible"] if not (entry.get("duals") or entry.get("pairs"))]
     return sum(Fraction(entry.get("ratio_below", FAR)) > least_ratio for entry in without_duals)
 

@@ -234,7 +234,7 @@ TABLE: dict[str, Entry[Can]] = {
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
             "any connected one; above 128 ranks it takes plans of quick planners instead of searching", effort=1000.0,
-            process=True, tuned_joined=False,
+            process=True, tuned_joined=False, ordered=True,
         ),
     ),
 }  # fmt: skip

@@ -265,8 +265,8 @@ def frontier(  # noqa: PLR0913
     _check_limits(planner_options)
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
-    if target.ordered:
-        raise Unsupported("frontier: its searches combine contributions in any order; use plan or tune, which keep it")
+    if target.ordered and not entry.can.ordered:
+        raise Unsupported(f"planner {planner} combines contributions in any order; use planner sccl, which keeps it")
     for key in planner_options:
         if key not in entry.options:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
@@ -360,15 +360,18 @@ def _find_points(task: _Task) -> Iterator[_Progress]:
 
 
 def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: list[str]) -> FrontierPoint:
-    """Return the point of a schedule: verify it (`measure`) and recheck its certificate. If the certificate does not
-    hold, the point counts as best found, with a note."""
+    """Return the point of a schedule: verify it (`measure`) and recheck its certificate. If that does not hold, or the
+    budget ends meanwhile, the point counts as best found, with a note."""
     claims = measure(schedule, topology, bounds)
     provenance = schedule.provenance
     certificate = provenance.get("certificate")
     try:
         checked = recheck_certificate(schedule, topology)
-    except Invalid as error:  # the schedule is right, only its proof is not
-        notes.append(f"a certificate does not hold, and its point counts as best found: {error}")
+    except (Invalid, TimedOut) as error:  # the schedule is right, only its proof is not, or not checked
+        why = f"a certificate does not hold: {error}"
+        if isinstance(error, TimedOut):
+            why = "the budget ended before a certificate was checked"
+        notes.append(f"{why}; its point counts as best found")
         schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
         checked = certificate = None
     label = certificate["proof"] if checked is not None and certificate is not None else BEST_FOUND

@@ -42,7 +42,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import model_of, prepare
 from antiphon.cost.bound_evaluator import BoundEvaluator
-from antiphon.errors import AntiphonError, Invalid, quote
+from antiphon.errors import AntiphonError, Invalid, TimedOut, quote
 from antiphon.select.figures import figures_verified
 from antiphon.select.plan_files import list_failures, load_failure, load_plans
 from antiphon.select.provenance import (
@@ -316,6 +316,8 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
         return None
     try:
         checked = check_certificate(topology, schedule.collective, certificate)
+    except TimedOut:  # says nothing of the certificate
+        raise
     except AntiphonError as error:
         raise Invalid(str(error)) from None
     label = findings_or_invalid(schedule).get("proof", certificate["proof"])

@@ -18,11 +18,13 @@ from antiphon.core.collective import Collective, custom_relation
 
 @dataclass(frozen=True)
 class SumRelation:
-    """`sources`: per rank that wants a sum the ranks whose inputs it consists of. `inputs`: the ranks with an input."""
+    """`sources`: per rank that wants a sum the ranks whose inputs it consists of. `inputs`: the ranks with an input;
+    `order`: these in the order in which their inputs are combined, empty if any order will do."""
 
     collective: Collective
     inputs: tuple[int, ...]
     sources: Mapping[int, frozenset[int]]
+    order: tuple[int, ...] = ()
 
     def spread(self) -> Collective:
         """Return the collective that copies every input, as a block of its own, to the ranks that want it."""
@@ -63,7 +65,8 @@ def sums_of(collective: Collective) -> SumRelation | None:
     that begin joined or at several ranks.
     """
     relation = collective.relation
-    if collective.kind not in ("allreduce", "custom") or collective.blocks != 1 or not collective.weights.all():
+    is_sum = collective.kind in ("allreduce", "reduce", "custom")
+    if not is_sum or collective.blocks != 1 or not collective.weights.all():
         return None
     names, ranks = relation.pre_id.tolist(), relation.pre_rank.tolist()
     if len(set(names)) < len(names) or len(set(ranks)) < len(ranks):
@@ -73,4 +76,5 @@ def sums_of(collective: Collective) -> SumRelation | None:
         rank: frozenset(ranks if want < 0 else (rank_of[name] for name in relation.wants[want]))
         for rank, want in zip(relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     }
-    return SumRelation(collective, tuple(sorted(ranks)), sources)
+    order = tuple(rank_of[name] for name in sorted(names)) if collective.ordered else ()
+    return SumRelation(collective, tuple(sorted(ranks)), sources, order)

@@ -54,7 +54,7 @@ from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, list_candidates
 from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, orbits
 from antiphon.planners.synth.linear import Proved
-from antiphon.planners.synth.points import Conversion
+from antiphon.planners.synth.points import Conversion, has_halves
 from antiphon.planners.synth.problem import Problem
 from antiphon.planners.synth.refute import find_refutation
 from antiphon.planners.synth.sat import run_solver_in_slices
@@ -156,9 +156,8 @@ class AllForms:
         """The same in the numbers of the search."""
         number = np.argsort(self.problem.back.nodes).tolist()  # the inverse of `back`
         inputs = tuple(sorted(number[rank] for rank in self.sums.inputs))
-        return SumTarget(
-            inputs, {number[v]: frozenset(number[i] for i in ranks) for v, ranks in self.sums.sources.items()}
-        )
+        sources = {number[v]: frozenset(number[i] for i in ranks) for v, ranks in self.sums.sources.items()}
+        return SumTarget(inputs, sources, tuple(number[rank] for rank in self.sums.order))
 
     # ---- bounds ----
 
@@ -392,7 +391,7 @@ class AllForms:
     def _image_sets(self) -> list[tuple[Image, ...]]:
         """Symmetries to try for tree pairs, the smallest encodings first; none if a rank takes no part, as tree pairs
         are of all ranks."""
-        if self.work.collective.kind != "allreduce" or len(self.target.inputs) < self.search.instance.ranks:
+        if not has_halves(self.work.collective) or len(self.target.inputs) < self.search.instance.ranks:
             return []
         subgroups_by_size: dict[int, list[list[int]]] = {}
         for subgroup in self._subgroups:
@@ -455,8 +454,9 @@ class AllForms:
         group = self.search.group
         number = {row.tobytes(): element for element, row in enumerate(group.nodes)}
         trivial = frozenset([0])
-        # some elements differ in parallel bonds alone, or change which sums include a rank's own input
-        if len(number) < len(group) or not all(self.target.is_kept_by(row) for row in group.nodes.tolist()):
+        # the order has no symmetry; some elements differ in parallel bonds alone, or change whose sums include an input
+        is_kept = all(self.target.is_kept_by(row) for row in group.nodes.tolist())
+        if self.target.order or len(number) < len(group) or not is_kept:
             return [trivial]
         rng = np.random.default_rng(self.work.seed)
         elements = rng.permutation(len(group))[: SUM_LIMITS.max_elements].tolist()

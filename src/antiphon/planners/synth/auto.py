@@ -63,10 +63,16 @@ TURN_LIMITS = TurnLimits()
 
 @dataclass(frozen=True)
 class Solved:
-    """An algorithm, and the engine that found it."""
+    """An algorithm, and the engine that found it. Steps in which nothing moves are left out, so there may be fewer."""
 
     moves: tuple[Move, ...]
     engine: str
+
+    def __post_init__(self) -> None:
+        # run backwards, an idle first step would be an idle last one, which no schedule has
+        number = {step: i for i, step in enumerate(sorted({step for *_, step in self.moves}))}
+        moves = tuple((kind, chunk, path, number[step]) for kind, chunk, path, step in self.moves)
+        object.__setattr__(self, "moves", moves)
 
 
 Decided = Solved | Impossible | None

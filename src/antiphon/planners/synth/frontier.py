@@ -298,18 +298,22 @@ class _StepSearch:
         if self.solution is None:
             return None
         search, (candidate, algorithm) = self.search, self.solution
-        # the engine may have used fewer rounds than it was allowed; a step counts as one at least
-        rounds = max(self.steps, sum(rounds_of(search.instance, algorithm.moves)))
+        # the engine may have used fewer steps and rounds than it was allowed
+        per_step = rounds_of(search.instance, algorithm.moves)
+        steps, rounds = len(per_step), sum(per_step)
         achieved = PartsAndRounds(candidate.parts, rounds)
         better = [
             other for other in self.undecided
             if other.is_better_than(achieved) and not self._known_impossible(other)
         ]  # fmt: skip
         ratio = Fraction(rounds, achieved.parts * search.instance.input_weight)
-        proof = OPTIMAL if ratio == self.least_ratio else FOR_K if self._all_refuted(ratio) else BEST_FOUND
+        proof = OPTIMAL if ratio == search.least_ratio(steps) else FOR_K if self._all_refuted(ratio) else BEST_FOUND
+        refuted = self.refuted
+        if steps < self.steps:  # refutations are about `self.steps`, and a certificate is about one number of steps
+            proof, refuted = (OPTIMAL if proof == OPTIMAL else BEST_FOUND), []
         return Point(
-            search.instance, achieved.parts, self.steps, rounds, algorithm.moves, algorithm.engine, proof,
-            bound_proof=search.prove_least(self.steps), refuted=tuple(self.refuted), open=tuple(sorted(better)),
+            search.instance, achieved.parts, steps, rounds, algorithm.moves, algorithm.engine, proof,
+            bound_proof=search.prove_least(steps), refuted=tuple(refuted), open=tuple(sorted(better)),
         )  # fmt: skip
 
     def _all_refuted(self, ratio: Fraction) -> bool:

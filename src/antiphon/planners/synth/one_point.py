@@ -34,7 +34,7 @@ from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import TURN_LIMITS, decide_candidate
 from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.frontier import Point
-from antiphon.planners.synth.points import SUMMED, Conversion, conversion_for, schedule_at, send_everywhere
+from antiphon.planners.synth.points import SUMMED, Conversion, conversion_for, has_halves, schedule_at, send_everywhere
 from antiphon.planners.synth.problem import Problem
 from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import rounds_of
@@ -111,8 +111,7 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
             [{**form, "outcome": OPEN, "why": why}],
         )
     per_step = rounds_of(instance, decided.moves)
-    # it may end earlier than allowed; a step without transfers takes a round, too
-    used_steps, used_rounds = len(per_step), max(len(per_step), sum(per_step))
+    used_steps, used_rounds = len(per_step), sum(per_step)  # it may take fewer than were asked for
     # Optimal if it meets the lower bound on R / C for its number of steps.
     proof = OPTIMAL if Fraction(used_rounds, chunks) == search.least_ratio(used_steps) else BEST_FOUND
     point = Point(
@@ -132,10 +131,11 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
     search, problem = work.start_search(conversion)  # for an allreduce that of an allgather, for halves and everywhere
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share_point)
     searched: list[dict[str, Any]] = []
-    for form, form_text, find_schedule in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
+    forms_to_search = _FORMS if has_halves(work.collective) else _FORMS[-1:]
+    for form, form_text, find_schedule in forms_to_search:
         # Asked once, after halves were not found: a linear program per contained broadcast costs more than finding
-        # halves where there are some. A custom collective has no halves.
-        if find_schedule == _as_everywhere or work.collective.kind == "custom":
+        # halves where there are some.
+        if find_schedule == _as_everywhere or forms_to_search != _FORMS:
             _raise_infeasible(_excluded_by_broadcasts(forms, requested))
         try:
             result = find_schedule(forms, requested)

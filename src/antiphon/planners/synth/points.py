@@ -37,12 +37,17 @@ class Conversion:
     conversion.
 
     `about`: AS_PLANNED (no conversion), REVERSED (run backwards), COMPOSED (a reducescatter, then an allgather), or
-    SUMMED (searched in every form only; the spreading one has its symmetries).
+    SUMMED (searched in every form only, as all that are combined in order; the spreading one has its symmetries).
     """
 
     topology: Topology
     collective: Collective
     about: str
+
+
+def has_halves(collective: Collective) -> bool:
+    """Return whether a reducescatter and an allgather make it, which combine in any order."""
+    return collective.kind == "allreduce" and not collective.ordered
 
 
 def conversion_for(topology: Topology, collective: Collective) -> Conversion:
@@ -59,12 +64,16 @@ def conversion_for(topology: Topology, collective: Collective) -> Conversion:
         )
     if not collective.combining:
         return Conversion(topology, collective, AS_PLANNED)
-    if collective.kind == "allreduce":
+    sums = sums_of(collective)
+    if collective.ordered:
+        if sums is None:
+            raise Unsupported("planner sccl: it keeps an order in sums of one block only; use planner relay")
+        return Conversion(topology, sums.spread(), SUMMED)
+    if has_halves(collective):
         return Conversion(topology, Collective("allgather", collective.ranks, collective.members), COMPOSED)
     try:
         return Conversion(reverse(topology), dual(collective).collective, REVERSED)
     except Unsupported as error:
-        sums = sums_of(collective)
         if sums is not None:
             return Conversion(topology, sums.spread(), SUMMED)
         raise Unsupported(f"planner sccl: {error}, and so synthesized; use planner relay") from None

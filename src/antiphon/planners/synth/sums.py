@@ -74,10 +74,11 @@ class Shape:
 @dataclass(frozen=True)
 class SumTarget:
     """The sums that are wanted. `inputs`: the ranks that have an input; `sources`: per rank that wants a sum, the ranks
-    whose inputs it includes."""
+    whose inputs it includes; `order`: the inputs in the order in which they are combined, empty if any will do."""
 
     inputs: tuple[int, ...]
     sources: Mapping[int, frozenset[int]]
+    order: tuple[int, ...] = ()
 
     def is_kept_by(self, images: Sequence[int]) -> bool:
         """Return whether renumbering every node v to images[v] leaves the target as it is."""
@@ -159,6 +160,7 @@ class SumEncoding:
             (self.first_pair[v][i], q): self.true if v == i and not q else -self.true
             for v in range(ranks) for i in self.target.inputs for q in slots
         }  # fmt: skip
+        spans = holds  # what a cell includes, and what lies between two of these in the order
         for step in range(self.steps):
             for arc in sorted(set(self.first_arc)):
                 for p, q in itertools.product(slots, slots):
@@ -170,7 +172,8 @@ class SumEncoding:
             for v in sorted(set(self.first_rank)):
                 for q in slots:
                     self._encode_cell(orbit, v, q, step, holds, after)
-            holds = after
+                    self._keep_order(orbit, (v, q), step, holds, spans)
+            holds, spans = after, self._encode_spans(after)
         for rank, included_ranks in sorted(self.target.sources.items()):
             for source in self.target.inputs:
                 included = holds[self.first_pair[rank][source], 0]
@@ -186,12 +189,7 @@ class SumEncoding:
         includes this input before, and after the step.
         """
         out = self.clauses
-        arrivals: list[tuple[int, int, int]] = []  # variable, sender, its slot
-        for arc in self.arriving[v]:
-            for p in range(self.shape.slots):
-                goes = self.goes.get((orbit, self.first_arc[arc], p, q, step))
-                if goes is not None:
-                    arrivals.append((goes, self.arcs[arc][0], p))
+        arrivals = self._list_arrivals(orbit, (v, q), step)
         fresh = self.fresh[orbit, v, q, step] = out.new_variable()
         # A replacement comes from one sender at least, and from no two. Arcs alike under K share a variable and are
         # used together, so that two arcs with one variable rule out the replacement.
@@ -216,6 +214,41 @@ class SumEncoding:
             contents = {holds[self.first_pair[u][i], p] for i in self.target.inputs} - {-self.true}
             if self.true not in contents and (p or u not in self.target.inputs):
                 out.rows.append([-goes, *sorted(contents)])
+
+    def _list_arrivals(self, orbit: int, cell: Cell, step: int) -> list[tuple[int, int, int]]:
+        """Return what may arrive at a cell: the variable that it does, the sender, and the sender's slot."""
+        v, q = cell
+        arrivals: list[tuple[int, int, int]] = []
+        for arc, p in itertools.product(self.arriving[v], range(self.shape.slots)):
+            goes = self.goes.get((orbit, self.first_arc[arc], p, q, step))
+            if goes is not None:
+                arrivals.append((goes, self.arcs[arc][0], p))
+        return arrivals
+
+    def _keep_order(
+        self, orbit: int, cell: Cell, step: int, holds: Mapping[tuple[int, int], int],
+        spans: Mapping[tuple[int, int], int],
+    ) -> None:  # fmt: skip
+        """Require of ordered inputs that of two operands of a cell none has an input within the span of the other."""
+        operands = [(-self.fresh[orbit, *cell, step], *cell), *self._list_arrivals(orbit, cell, step)]
+        for (a, u, p), (b, v, q) in itertools.permutations(operands, 2):
+            for i in self.target.order:
+                included, spanned = holds[self.first_pair[u][i], p], spans[self.first_pair[v][i], q]
+                if -self.true not in (included, spanned):
+                    self.clauses.rows.append([-a, -b, *sorted({-included, -spanned} - {-self.true})])
+
+    def _encode_spans(self, holds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+        """Return, like `holds`, literals that are true for inputs that a cell includes, and for those between two."""
+        out, order, spans = self.clauses, self.target.order, dict[tuple[int, int], int]()
+        for v, q in itertools.product(range(self.instance.ranks), range(self.shape.slots if order else 0)):
+            keys = [(self.first_pair[v][i], q) for i in order]
+            # per input, whether the cell includes it or an earlier one; it or a later one
+            starts, ends = ([out.new_variable() for _ in keys] for _ in range(2))
+            for key, start, end in zip(keys, starts, ends, strict=True):
+                spans[key] = out.new_variable()
+                out.rows += [[-holds[key], start], [-holds[key], end], [-start, -end, spans[key]]]
+            out.rows += [[-a, b] for chain in (starts, ends[::-1]) for a, b in itertools.pairwise(chain)]
+        return spans
 
     def _add_conjunction(self, a: int, b: int) -> int:
         """Return a literal equivalent to `a and b`."""

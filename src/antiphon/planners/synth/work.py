@@ -28,7 +28,7 @@ from antiphon.core.loads import pipelined_steps
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
-from antiphon.errors import EffortSpent
+from antiphon.errors import EffortSpent, Unsupported
 from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.canonical import CanonicalProblem
@@ -39,6 +39,7 @@ from antiphon.planners.synth.points import (
     Conversion,
     build_certificate,
     conversion_for,
+    has_halves,
     join_halves,
     schedule_at,
     send_everywhere,
@@ -63,7 +64,8 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
     form.
     """
     effort = work.budget.left()
-    if len(work.collective.members) > MOST_RANKS and (effort is None or effort >= LEAST_EFFORT):
+    is_searched = len(work.collective.members) <= MOST_RANKS or work.collective.ordered
+    if not is_searched and (effort is None or effort >= LEAST_EFFORT):
         yield from _plan_quickly(work, limits)
         return
     conversion = conversion_for(work.topology, work.collective)
@@ -106,12 +108,16 @@ def _find_sums(
     for the search in every form.
     """
     floor = bound(work.topology, work.collective).without_help.inverse
+    if not has_halves(work.collective) and not is_searched_in_all_forms(search):
+        raise Unsupported(
+            f"planner sccl: sums that are no two halves are searched on up to {SUM_LIMITS.max_ranks} ranks; use relay"
+        )
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share)
     best: dict[int, Fraction] = {}
     # The search in every form has a budget of its own: it runs, too, if the halves spend theirs, and the error follows.
     spent: EffortSpent | None = None
     try:
-        for schedule, ratio in _find_halves(forms, limits, max_steps) if work.collective.kind == "allreduce" else ():
+        for schedule, ratio in _find_halves(forms, limits, max_steps) if has_halves(work.collective) else ():
             best[schedule.steps] = min(ratio, best.get(schedule.steps, ratio))
             yield schedule
     except EffortSpent as error:
