@@ -107,6 +107,11 @@ def test_names_to_drop_on_the_command_line(capsys: pytest.CaptureFixture[str]) -
 def test_parts_without_a_link_between_them_are_reported() -> None:
     with pytest.warns(UnlikelyInput, match=r"line:ranks=5 degraded: .* 2 parts .*: 0-2; 3-4; .*:ranks=0-2$"):
         antiphon.machines.degrade("line:ranks=5", drop_links="2-3")
+    with pytest.warns(UnlikelyInput, match="falls apart"):
+        broken = antiphon.machines.degrade("line:ranks=6", drop_links="2-3", drop_ranks=[5])
+    for group, message in (([0, 1, 2, 3, 4], r"from rank 3 \(nor can ranks 1, 2\)"), ([0, 3], "from rank 3:")):
+        with pytest.raises(Invalid, match=f"rank 0 cannot be reached {message}"):  # of the others, members alone
+            antiphon.bound(antiphon.collective("allreduce", broken, ranks=group), broken)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from antiphon.runtimes.serve.group_book import group_book
 from antiphon.select.failures import classify_failures
 from antiphon.select.plan_files import load_plans
 from antiphon.topologies import topology
-from antiphon.topologies.degraded import drop_items, failure_name, single_failures
+from antiphon.topologies.degraded import drop_items, failure_name, name_failures
 
 QUICK: dict[str, Any] = {"nbytes": "64KB", "planners": ["trees", "relay"], "nccl": False}
 
@@ -52,13 +52,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_failures_that_are_alike_are_one_class(machine: str, of: str, count: int, classes: int) -> None:
     whole = topology(machine)
-    failures = single_failures(whole, of)
+    failures = name_failures(whole, of)
     found = classify_failures(whole, of, [antiphon.collective("allreduce", whole)])
     assert (len(failures), len(found)) == (count, classes)
     assert sorted(name for names, _ in found for name in names) == sorted(failures)
-    for name, broken in failures.items():
-        assert failure_name(whole, name) == name
-        assert drop_items(whole, [name]) == broken
+    assert [failure_name(whole, name) for name in failures] == failures
 
 
 def test_a_root_tells_failures_apart() -> None:
@@ -261,6 +259,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         assert run(["tune", "allreduce", "ring:ranks=4", *words.split()]) == 2
         assert message in capsys.readouterr().err
     machine = topology("ring:ranks=4")
+    monkeypatch.setattr(antiphon.select, "tune", None)  # both are refused before anything is tuned
+    with pytest.raises(Invalid, match="has no nics"):
+        antiphon.tune("allreduce", machine, search=antiphon.Search(failures="nics"))
     groups = antiphon.collective("allreduce@0-1;2-3", machine)
     with pytest.raises(Unsupported, match="custom collectives and groups"):
         antiphon.tune(groups, machine, nbytes="64KB", planners=["groups"], search=antiphon.Search(failures="links"))

@@ -16,6 +16,7 @@ from _forest import least_time
 from commands import answer, complaint
 
 import antiphon
+from antiphon import cli
 from antiphon.core.bounds import JointDual, bound, recheck, witness_of
 from antiphon.core.bounds.joint import JointProgram
 from antiphon.core.collective import Collective, custom_relation, joint
@@ -241,6 +242,9 @@ def test_certificates_of_groups(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert runpy.run_path(str(CHECKER))["main"](file) == 0
     capsys.readouterr()
     answer(capsys, "verify", str(file))
+    answer(capsys, "plan", "alltoall@0-2;3-5", "mesh:dims=2x3", "-o", str(tmp_path / "plan.json"))
+    assert cli.run(["verify", str(tmp_path / "plan.json")]) == 0
+    assert capsys.readouterr().out.startswith("right: 2 x alltoall of 3 on mesh:dims=2x3, 1 schedule by groups:")
     assert "partitions" in complaint(capsys, "bound", "allreduce@0-2;3-5", "full:ranks=6", "--certificate", str(file))
 
 

@@ -311,7 +311,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert run(["plan", "allreduce", "broken.json", "--repair", "old.json", "-o", "new.json"]) == 0
     kept = antiphon.load("new.json").entries[0].claims["repaired"]["kept"]
     assert 0 < kept < 84
-    assert capsys.readouterr().out.startswith(f"kept {kept} of 84 transfers")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"kept {kept} of 84 transfers")
+    assert lines[1].startswith("allreduce on dgx1v degraded, repaired: ")
+    assert lines[-2].startswith("  at 1GB:  ")
+    assert lines[-1] == "  sliced:    for this size, by default; --nbytes names another"
     assert run(["verify", "new.json", "--proof"]) == 0
     assert run(["plan", "allreduce", "dgx1v", "-o", "ring.json"]) == 0
     assert run(["topology", "degrade", "dgx1v", "--drop", "0-1", "-o", "lacks.json"]) == 0
@@ -320,9 +324,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     told = json.loads(capsys.readouterr().out)
     assert told["verified"]
     assert told["repaired"] == {"kept": 448, "transfers": 448, "planner": "ring"}
-    assert run(["plan", "--repair", "ring.json", "lacks.json"]) == 0
+    assert run(["plan", "--repair", "ring.json", "lacks.json", "--nbytes", "1MB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "kept 448 of 448 transfers (100%) of the plan by ring, as all of them still work"
+    assert lines[-3].startswith("  at 1MB:  ")
     assert lines[-2:] == ["  next:      to plan anew:", "    antiphon tune allreduce lacks.json"]
     for line, message in {
         "plan --repair old.json": "name the degraded machine",

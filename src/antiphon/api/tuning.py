@@ -10,7 +10,7 @@ from antiphon.api import _inputs
 from antiphon.api._checked import public
 from antiphon.api._old_options import old_measuring, old_search_options
 from antiphon.api.search import Search, as_search
-from antiphon.errors import Invalid, quote, unknown
+from antiphon.errors import Invalid, Unsupported, quote
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, ProfileLike, Sizes
@@ -97,13 +97,11 @@ def tune(  # noqa: PLR0913
     from antiphon.select import tune as find
     from antiphon.select import tune_failures
     from antiphon.select.counts import measure_loss, of_request
-    from antiphon.topologies.degraded import SINGLE_KINDS
+    from antiphon.topologies.degraded import name_failures
 
     machine = _inputs.machine(topology)
     options = as_search(search).options()
     failures, counts = options.pop("failures", ""), options.pop("counts", None)
-    if failures and failures not in SINGLE_KINDS:
-        raise unknown("kind of single failures", failures, SINGLE_KINDS)
     target: Any = collective
     if isinstance(collective, str) and collective == "all":
         options |= {"root": root, "ranks": ranks}
@@ -112,6 +110,10 @@ def tune(  # noqa: PLR0913
     measured_counts = None
     if counts is not None:  # plan for their average; the plan's loss at each of them is measured below
         measured_counts, target = of_request(counts, _inputs.collective(collective, machine, root, ranks))
+    if failures:  # refused before anything is planned
+        name_failures(machine, failures)
+        if not isinstance(target, str) and target.custom is not None:
+            raise Unsupported("failures: custom collectives and groups have no tables for failures; leave it out")
     options |= {
         "nbytes": SPAN if nbytes is None else nbytes, "profile": profile, "planners": planners, "nccl": nccl,
         "progress": progress,

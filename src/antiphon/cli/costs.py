@@ -21,7 +21,7 @@ from antiphon.cost.basis import CALIBRATED
 from antiphon.cost.nccl.calls import CALL_TERMS
 from antiphon.errors import Invalid, quote
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, time_column
-from antiphon.show.words import plural, ratio
+from antiphon.show.words import by_planner, plural, ratio
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
@@ -89,7 +89,7 @@ def _title_lines(rows: Sequence[Mapping[str, Any]], planners: Sequence[str]) -> 
     family = _size_family(rows)
     times = [f"{format_seconds(row['seconds'])} at {format_size(row['nbytes'], family)}" for row in rows]
     title = f"{rows[0]['collective']} on {rows[0]['topology']}"
-    title += f" by {planners[0]}" if len(planners) == 1 and planners[0] else ""
+    title += by_planner(planners[0]) if len(planners) == 1 and planners[0] else ""
     return paragraph(f"{title}: {' to '.join(dict.fromkeys([times[0], times[-1]]))}", first="")
 
 

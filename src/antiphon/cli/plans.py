@@ -24,6 +24,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
 from antiphon.select import SeveralOrders, choose_plan, every_plan, exact_rounds, figures_of, load_plans
 from antiphon.select.parse_request import names_groups
+from antiphon.select.repair import slicing_size
 from antiphon.show.columns import LABEL_INDENT, paragraph, table
 from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
@@ -282,9 +283,10 @@ def _repair(
     intact = choose_plan(load_plans(file), kind or ("" if names_groups(name) else name), str(file))
     _check_collective(coll, intact, f"{old} is for")
     machine, _ = arg.machine_and_group(topo, only="")
+    size = parse_size(nbytes, "--nbytes") if nbytes else None
     with progress(f"repairing {old} for {machine.name}", log=False) as (tell, _):
         plan = repair(
-            intact, machine, nbytes=parse_size(nbytes, "--nbytes") if nbytes else None,
+            intact, machine, nbytes=size,
             budget=parse_seconds(budget, "--budget", bare=True) if budget else None, seed=seed, progress=tell,
         )  # fmt: skip
     repaired = [entry.claims["repaired"] for entry in plan.entries]
@@ -297,7 +299,9 @@ def _repair(
     figures = figures_of(plan)
     lines = paragraph(text, first="")
     if len(plan.entries) == 1:
-        lines.append(_save_and_describe(plan, figures, out))
+        lines.append(_save_and_describe(plan, figures, out) + _time_line(plan, size or slicing_size(*plan.entries), ""))
+        if size is None and not is_whole:  # what is kept whole is not sliced anew
+            lines += paragraph("sliced:    for this size, by default; --nbytes names another", rest=LABEL_INDENT)
     else:
         lines += ["", *_repaired_ranges(plan), "", *_save_verified(plan, out)]
     if is_whole and (coll or intact.collective.kind != "custom"):  # the name of a custom collective is not in its plan

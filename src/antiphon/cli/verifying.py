@@ -33,7 +33,7 @@ from antiphon.select import (
 from antiphon.show.columns import paragraph
 from antiphon.show.frontier import proofs_text
 from antiphon.show.text import plan_text
-from antiphon.show.words import plural
+from antiphon.show.words import planner_name, plural
 from antiphon.units import parse_size
 
 
@@ -123,8 +123,8 @@ def verify_command(
         raise typer.Exit(1)
     unchecked = [] if proof else [kind for plan in plans.values() for kind in list_unchecked(plan)]
     claims = _claims_text(verdict, [*dict.fromkeys(unchecked)])
-    title = f"{', '.join(plans)} on {verdict.topology.name}, {_schedules_text(plans.values())}"
-    lines = paragraph(f"right: {title}: legal, complete; {claims}", first="")
+    subject = f"{_titles_text(plans.values())} on {verdict.topology.name}, {_schedules_text(plans.values())}"
+    lines = paragraph(f"right: {subject}: legal, complete; {claims}", first="")
     figures: dict[str, Any] = {}
     if machine is not None and is_gpu_program_file(plan_file):
         figures = _recomputed_figures(next(iter(plans.values())))
@@ -155,12 +155,16 @@ def _choose_plans(plans: dict[str, Plan], collective: str, path: Path) -> dict[s
     return {chosen.collective.kind: chosen}
 
 
+def _titles_text(plans: Iterable[Plan]) -> str:
+    """Return the names of the collectives of the plans."""
+    return ", ".join(plan.collective.title for plan in plans)
+
+
 def _schedules_text(plans: Iterable[Plan]) -> str:
     """Return the number of schedules of the plans, and their planners."""
     entries = [entry for plan in plans for entry in plan.entries]
     names = dict.fromkeys(str(entry.claims["planner"]) for entry in entries if entry.claims.get("planner"))
-    # in place of a planner, claims name these ways to make a plan
-    planners = [{"written": "hand", "composed": "composition"}.get(name, name) for name in names]
+    planners = [planner_name(name) for name in names]
     return f"{plural(len(entries), 'schedule')}{' by ' * bool(planners)}{list_first(planners, limit=4)}"
 
 

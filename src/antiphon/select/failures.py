@@ -25,7 +25,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, list_first
 from antiphon.planners.shared.tree_repair import surviving_collective
 from antiphon.select.renumber_plans import label_machine, renumber_plan
-from antiphon.topologies.degraded import MissingLink, drop_items, failure_name, single_failures
+from antiphon.topologies.degraded import MissingLink, drop_items, failure_name, name_failures
 
 DEAD = "ANTIPHON_DEAD"
 MAX_NAMED = 8  # failures that an error lists
@@ -50,7 +50,7 @@ def classify_failures(
     `of`: "links", "wires", "nics" or "ranks".
     """
     classes: dict[tuple[str, ...], list[str]] = {}
-    failures = single_failures(topology, of)
+    failures = {name: drop_items(topology, [name]) for name in name_failures(topology, of)}
     for name, machine in failures.items():
         reduced = [reduce_collective(collective, machine) for collective in collectives]
         # "": no collective is left, so that the machine does not matter

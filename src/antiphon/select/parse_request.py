@@ -48,7 +48,7 @@ def collective(
         from antiphon.select.parse_groups import joint_collective
 
         if root is not None:
-            raise Invalid(f"{spec}: the first rank of every group is its root; leave root out")
+            raise Invalid(f"{spec}: the lowest rank of every group is its root; leave root out")
         return joint_collective(spec, topology, mesh=mesh, ranks=ranks)
     if mesh:
         raise Invalid(f"mesh: {spec} names no dimension of it; write {spec}@DIMENSION")

@@ -59,8 +59,7 @@ REPLAN_SLOWER = 1.05
 CHEAP_RANKS = 128  # planning anew takes seconds up to here, and minutes on many more ranks
 MIN_SPEEDUP_ANEW = 1.03  # a new plan must be this much faster than a repaired one, which moves most data as before
 MAX_PREDICTED = 500_000  # transfers of a schedule whose time is predicted for many numbers of slices
-ANY_SIZE_BYTES = 2**33  # an entry for all sizes is sliced for this one, so that it is near the bandwidth bound
-OPEN_RANGE_BYTES = 10**9  # an entry from a size up is sliced for this one, or for its start if that is larger
+OPEN_RANGE_BYTES = 10**9  # an entry without an end is sliced for this size, or for its start if that is larger
 ANY_MACHINE = ("trees", "relay")  # planners for degraded machines, if the plan's own does not support them
 
 
@@ -91,7 +90,7 @@ def repair(
     bounds = bound(topology, collective)
     entries = []
     for entry in old.entries:
-        size = nbytes or _size_of(entry)
+        size = nbytes or slicing_size(entry)
         if (untouched := _untouched_schedule(entry.schedule, old.topology, topology)) is not None:
             entries.append(_repaired_entry(entry, untouched, untouched.transfers, topology, bounds))
             continue
@@ -197,11 +196,9 @@ def _planner_of(entry: Entry) -> str:
     return str(claims.get("planner") or entry.schedule.provenance.get("planner", ""))
 
 
-def _size_of(entry: Entry) -> int:
+def slicing_size(entry: Entry) -> int:
     """Return the size for which an entry is sliced: its largest; of one without an end, see OPEN_RANGE_BYTES."""
-    if entry.stop is not None:
-        return max(entry.stop - 1, 1)
-    return max(entry.start, OPEN_RANGE_BYTES) if entry.start else ANY_SIZE_BYTES
+    return max(entry.start, OPEN_RANGE_BYTES) if entry.stop is None else max(entry.stop - 1, 1)
 
 
 def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:

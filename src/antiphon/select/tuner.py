@@ -24,7 +24,7 @@ from antiphon.core.request import effort_of
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
-from antiphon.errors import Invalid, Unsupported, quote, unknown
+from antiphon.errors import Invalid, quote, unknown
 from antiphon.isolate import available_processors
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
@@ -307,8 +307,6 @@ def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuni
     which is tuned once.
     """
     collectives = [plan.collective for plan in intact.plans.values()]
-    if any(each.custom is not None for each in collectives):
-        raise Unsupported("failures: custom collectives and groups have no tables for failures; leave it out")
     members = {rank for each in collectives for rank in each.members}
     tunings: list[FailureTuning] = []
     for names, machine in classify_failures(intact.topology, of, collectives):

@@ -18,7 +18,7 @@ from antiphon.core.topology import Ability, Topology
 from antiphon.errors import list_first
 from antiphon.select import format_switch_uses
 from antiphon.show.columns import LABEL_INDENT, fitted_rows, paragraph, table, width, wrap_table
-from antiphon.show.words import plural
+from antiphon.show.words import by_planner, plural
 from antiphon.units import format_bandwidth, format_seconds, plain
 
 WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
@@ -174,7 +174,7 @@ def plan_text(claims: Mapping[str, Any], exact_rounds: Fraction | None = None) -
     rank_names = f"rank{'s' * (len(roots) > 1)} {list_first(roots)}"
     end = f" {'from' if is_sent else 'to'} {rank_names}" if roots else ""
     owner = f"of {'each' if len(roots) > 1 else 'the'} root's data" if is_sent else "per rank"
-    title = f"{claims.get('groups') or kind}{end} on {claims['topology']} by {claims['planner']}"
+    title = f"{claims.get('groups') or kind}{end} on {claims['topology']}{by_planner(claims['planner'])}"
     rounded = ""  # R/C is then more than the time
     if exact_rounds is not None and f"{float(exact_rounds):.4g}" != f"{claims['rounds']:.4g}":
         rounded = f" ({float(exact_rounds):.4g} rounds; {claims['rounds']} if those of each step are rounded up)"

@@ -29,6 +29,16 @@ def library_name(served_by: str) -> str:
     return "the library" if served_by == LIBRARY else served_by.upper()
 
 
+def planner_name(planner: str) -> str:
+    """Return the name of a planner; in place of one, plans may name how else they were made."""
+    return {"written": "hand", "composed": "composition"}.get(planner, planner)
+
+
+def by_planner(planner: str) -> str:
+    """Return the end of a title that names the machine: its planner. (No machine is "degraded by repair".)"""
+    return ", repaired" if planner == "repair" else f" by {planner_name(planner)}"
+
+
 def use_text(r: Range) -> str:
     """Return what to use in a range: Antiphon, or the library where our plan is not clearly faster."""
     return library_name(r.served_by) if r.served_by else "Antiphon"

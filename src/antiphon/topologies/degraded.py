@@ -107,14 +107,13 @@ def connected_parts(topology: Topology) -> list[list[int]]:
     return sorted(components.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
-SINGLE_KINDS = ("links", "wires", "nics", "ranks")  # what `single_failures` lets fail, each alone
+SINGLE_KINDS = ("links", "wires", "nics", "ranks")  # what `name_failures` lists
 
 
-def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
-    """Return the machine after the failure of each single link, wire of a link, network card or rank, by its name.
+def name_failures(topology: Topology, of: str) -> list[str]:
+    """Return the name of each single link, wire of a link, network card or rank, as `drop_items` takes it.
 
-    `of`: one of SINGLE_KINDS. The names are those that `drop_items` takes. A link of one wire has the same name as link
-    and as wire.
+    `of`: one of SINGLE_KINDS. A link of one wire has the same name as link and as wire. Raises Invalid without any.
     """
     if of not in SINGLE_KINDS:
         raise unknown("kind of single failures", of, SINGLE_KINDS)
@@ -125,7 +124,7 @@ def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
         names = [name if failures.count_wires(name) == 1 else f"{name}:1" for name in names]
     if not names:
         raise Invalid(f"failures: {topology.name} has no {of}")
-    return {name: drop_items(topology, [name]) for name in names}
+    return names
 
 
 def drop_items(topology: Topology, names: Sequence[str]) -> Topology:
@@ -137,7 +136,7 @@ def drop_items(topology: Topology, names: Sequence[str]) -> Topology:
 
 
 def failure_name(topology: Topology, text: str) -> str:
-    """Return the name that `single_failures` gives a link, wires, a network card or a rank.
+    """Return the name that `name_failures` gives a link, wires, a network card or a rank.
 
     Users may name the ends of a link in any order and by their places; its one name here is "lower-higher".
     """

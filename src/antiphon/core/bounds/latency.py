@@ -100,7 +100,7 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
             arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(set_numbers)]
         )
         if steps < 0:
-            raise _unreachable_error(topology, arcs, sets[index], rank)
+            raise _unreachable_error(topology, arcs, sets[index], rank, np.unique(needs.dst))
         if steps > most_steps:
             most_steps, farthest_set, farthest_rank = steps, sets[index], rank
     return _build_proof(topology, arcs, farthest_set, farthest_rank)
@@ -139,13 +139,14 @@ def _farthest_need(
         need, steps = unreached, steps + 1
 
 
-def _unreachable_error(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
-    """Return the error for a rank that cannot be reached from the holders."""
+def _unreachable_error(
+    topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int, receivers: Longs
+) -> Invalid:
+    """Return the error for a rank that cannot be reached from the holders; it lists the other such `receivers`."""
     reach = _pack_bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), width=1)
     while arcs.step_reach(reach):
         pass
-    unreached = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
-    other_ranks = [r for r in unreached if r != rank]
+    other_ranks = [r for r in receivers[reach[receivers, 0] == 0].tolist() if r != rank]
     other_ranks_text = (
         f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_format_ranks(other_ranks)})" if other_ranks else ""
     )
