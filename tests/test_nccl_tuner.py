@@ -296,7 +296,8 @@ def test_what_is_served_by_the_library_is_left_to_it() -> None:
 @pytest.mark.parametrize("to", ["nccl-tuner", "nccl-csv", "ncclx-csv"])
 def test_where_the_model_has_no_figures_nothing_is_said_to_be_as_good(to: str) -> None:
     unknown = antiphon.plan("allreduce", "ring:ranks=4", planner="ring")
-    with pytest.raises(
+    refusal = f"{to}: no setting is known to beat NCCL's own choice: nothing to write"
+    with pytest.raises(NotFound, match=refusal) as caught:
         NotFound, match=f"{to}: no setting is known to beat NCCL's own choice: nothing to write"
     ) as caught:
         antiphon.export(unknown, to)
