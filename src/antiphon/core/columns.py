@@ -3,7 +3,7 @@
 A table (of links, transfers, messages) is stored as NumPy columns of equal length; a row is an index into all of them.
 Code on tables of millions of rows is made of these operations instead of Python loops:
 
-    column, octet_column  check values and freeze them as int32 or uint8
+    column, op_column     check values and freeze them as int32 or uint8
     freeze, as_int32      make an array read-only, or int32, without a check
     order_of              the stable order of rows by a key
     is_ascending          whether rows are in order
@@ -62,9 +62,9 @@ def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:
     return _check_bounds(values, label, low, high, np.int32)
 
 
-def octet_column(values: ArrayLike, label: str, low: int, high: int) -> Octets:
-    """Return a read-only uint8 column; raise Invalid unless every value lies in low..high-1."""
-    return _check_bounds(values, label, low, high, np.uint8)
+def op_column(values: ArrayLike) -> Octets:
+    """Return a read-only uint8 column; raise Invalid unless every value is 0 or 1."""
+    return _check_bounds(values, "op (0 = copy, 1 = reduce)", 0, 2, np.uint8)
 
 
 def _check_bounds(values: ArrayLike, label: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:

@@ -34,7 +34,7 @@ from antiphon.core.columns import (
     distinct_pairs,
     is_ascending,
     number_rows,
-    octet_column,
+    op_column,
     order_of,
     pack_columns,
     run_starts,
@@ -184,7 +184,7 @@ class Schedule:
         object.__setattr__(self, "chunk", column(self.chunk, "chunk", 0, len(self.chunks)))
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
         object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
-        object.__setattr__(self, "op", octet_column(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
+        object.__setattr__(self, "op", op_column(self.op))
         max_slots, max_number = 2**15, 2**31 - 1  # far above the slots of any planner; int32
         for key, low, high in (
             ("route", -1, max_number),

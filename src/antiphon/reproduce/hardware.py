@@ -140,9 +140,9 @@ def _figure_4(curves: Mapping[Line, Curve]) -> Iterator[Row]:
     )
 
 
-def _basis_of(library: LibraryModel, kind: str, ours: Sequence[Predictor]) -> str:
+def _basis_of(library: LibraryModel, ours: Sequence[Predictor]) -> str:
     """Return the calibrations that the figures of both sides are based on, at all sizes."""
-    nccl_basis = [library.brief(kind, size) for size in SIZES]
+    nccl_basis = [library.brief("allreduce", size) for size in SIZES]
     return join_bases([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])
 
 
@@ -286,7 +286,7 @@ def dgx2_figures() -> Iterator[Row]:
     machine = topology("dgx2")
     library = library_here(machine)
     trees = [prepare("calls", verified_plan(planner, machine), machine) for planner in (colocated_ps, direct)]
-    basis = _basis_of(library, "allreduce", trees)
+    basis = _basis_of(library, trees)
     seconds = {size: min(predict(size).seconds for predict in trees) for size in SIZES}
     gains = {size: library.choice("allreduce", size).seconds / seconds[size] for size in SIZES}
     proof = [f"{size} B: {gain:.3f}" for size, gain in gains.items()]

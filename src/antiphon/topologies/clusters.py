@@ -15,7 +15,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, connect_boxes, one_switch, trunks_above
 from antiphon.topologies.links import NVLINK, nvlink
-from antiphon.topologies.options import Bandwidth, as_text, check_integer, one_of, parse_factor
+from antiphon.topologies.options import Bandwidth, as_text, check_integer, one_of, parse_oversubscription
 from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
@@ -80,7 +80,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     one_of(fabric, "fabric", FABRICS)
     if len(kinds) > 1 and (fabric != "switch" or boxes < len(kinds)):
         raise Invalid(f"box={box}: boxes of several kinds need fabric=switch and boxes={len(kinds)} or more")
-    taper = parse_factor(oversubscription, "oversubscription")
+    taper = parse_oversubscription(oversubscription)
     if fabric == "switch" and taper != 1:
         raise Invalid("fabric=switch has no uplinks to be oversubscribed; use fabric=leaf-spine, fat-tree or rail")
     check_integer(spines, "spines", 0 if fabric == "rail" else 1, 1024)

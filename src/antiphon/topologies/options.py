@@ -50,12 +50,12 @@ def one_of(value: object, option: str, names: tuple[str, ...]) -> str:
     return value
 
 
-def parse_factor(value: object, option: str) -> Fraction:
-    """Parse a number of 1 or more: 2, 1.5 or 3/2. The only such option is `oversubscription`, as the error says."""
-    number = exact(value, option)
+def parse_oversubscription(value: object) -> Fraction:
+    """Parse a number of 1 or more: 2, 1.5 or 3/2."""
+    number = exact(value, "oversubscription")
     if not 1 <= number <= 10**6:
         why = "expected a number of 1 or more (2 = half as much upwards as downwards)"
-        raise Invalid(f"{option}={quote(value)}: {why}")
+        raise Invalid(f"oversubscription={quote(value)}: {why}")
     return number
 
 

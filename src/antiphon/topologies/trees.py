@@ -23,7 +23,7 @@ from antiphon.topologies.options import (
     check_node_count,
     link_type,
     name_with_options,
-    parse_factor,
+    parse_oversubscription,
 )
 
 EXAMPLE = "4x8 (4 switches of 8 ranks), 2x(3+5) (2 switches, of 3 and of 5) or 16x(8*32+8*16)"
@@ -195,7 +195,7 @@ def tree(
     """
     shape = read_shape(fanouts)
     leaf = link_type("link", bandwidth, latency)
-    taper = parse_factor(oversubscription, "oversubscription")
+    taper = parse_oversubscription(oversubscription)
     if uplink is not None and taper != 1:
         raise Invalid(f"uplink={quote(uplink)}: fixes what oversubscription={oversubscription} would; leave one out")
     levels = uplink.split("+") if isinstance(uplink, str) else [] if uplink is None else [uplink]

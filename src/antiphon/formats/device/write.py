@@ -167,8 +167,8 @@ def source(  # noqa: PLR0913
     stream_count = max(len(variant.functions) for variant in variants)
     constants = _constants_text(collective, how, title, max_places, stream_count)
     # in units, by rank; in place there is no input buffer to allocate
-    sizes = _table_text("i64", "INPUTS", [0 if in_place else size for size in inputs.size.tolist()], host=True)
-    sizes += _table_text("i64", "OUTPUTS", outputs.size.tolist(), host=True)
+    sizes = _table_text("INPUTS", [0 if in_place else size for size in inputs.size.tolist()], host=True)
+    sizes += _table_text("OUTPUTS", outputs.size.tolist(), host=True)
     included = set[str]()
     sections = [
         _opening_comment(title), _expand_header("signals.h", included), _expand_header("packets.h", included),
@@ -226,10 +226,10 @@ def _layout_tables(variants: Sequence[_Variant]) -> str:
     for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):  # there may be no variant with packets
         first_rank = variant.ranks[0]  # ranks differ in slots and boxes only
         slot_sizes = first_rank.slot_sizes or [[0, 0]]
-        text += _table_text("i64", f"{name}_PARTS", first_rank.cuts, host=True)
+        text += _table_text(f"{name}_PARTS", first_rank.cuts, host=True)
         text += _rows_text("i64", f"{name}_CLASSES", slot_sizes, host=True)
         text += _rows_text("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in variant.ranks], host=True)
-        text += _table_text("i64", f"{name}_BOXES", [rank.boxes for rank in variant.ranks], host=True)
+        text += _table_text(f"{name}_BOXES", [rank.boxes for rank in variant.ranks], host=True)
         sliced = int(all(table.sliced for table in variant.tables))
         rows.append(
             f"{{{first_rank.denominator}, {first_rank.atoms}, {sliced}, {int(first_rank.receives_all)}, "
@@ -392,18 +392,18 @@ struct DataRow {
     i64 rank, block, begin, length, first, contributions;
 };
 """
-    return f"{struct}{_table_text('i64', 'CONTRIBUTIONS', array or [0])}{text}"
+    return f"{struct}{_table_text('CONTRIBUTIONS', array or [0])}{text}"
 
 
 def _zip_columns(*columns: AnyInts) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _table_text(kind: str, name: str, values: Sequence[int], host: bool = False) -> str:
-    """Return a C array, in memory of the host or, by ON_TABLE (world.h), in memory that kernels read."""
+def _table_text(name: str, values: Sequence[int], host: bool = False) -> str:
+    """Return a C array of integers, in memory of the host or, by ON_TABLE (world.h), in memory that kernels read."""
     lines = [", ".join(map(str, values[low : low + 16])) for low in range(0, len(values), 16)]  # 16 on a line
     body = ",\n    ".join(lines)
-    return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[] = {{\n    {body}}};\n"
+    return f"{'static const' if host else 'ON_TABLE'} i64 {name}[] = {{\n    {body}}};\n"
 
 
 def _rows_text(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = False) -> str:

@@ -128,7 +128,7 @@ class CutMoves:
     def _cut_message(self, message: int) -> list[tuple[int, int, int, int, int]]:
         """Return the rows of `columns` of one message."""
         sent, received = (self._message_parts(int(rows[message])) for rows in self.program.pairs)
-        moves = _cut_moves(peer=0, sent=sent, received=received)  # any peer: `columns` have none
+        moves = _cut_moves(sent, received)
         return [(*move.source, *move.target, move.size) for move in moves]
 
     def _message_parts(self, row: int) -> list[tuple[int, int, int]]:
@@ -138,8 +138,11 @@ class CutMoves:
         return list(zip(*columns, strict=True))
 
 
-def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[StreamMove]:
-    """Return the moves of one message, each contiguous at both sides, from its parts (buffer, first chunk, length)."""
+def _cut_moves(sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[StreamMove]:
+    """Return the moves of one message, each contiguous at both sides, from its parts (buffer, first chunk, length).
+
+    Their peer is 0, as `columns` have none.
+    """
     moves: list[StreamMove] = []
     into = iter(received)  # as many chunks as `sent`
     target_buffer = target_begin = remaining = 0
@@ -150,7 +153,7 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
             while not remaining:
                 target_buffer, target_begin, remaining = next(into)
             count = min(length - done, remaining)
-            moves.append(StreamMove(peer, (buffer, begin + done), (target_buffer, target_begin), count))
+            moves.append(StreamMove(0, (buffer, begin + done), (target_buffer, target_begin), count))
             done, remaining, target_begin = done + count, remaining - count, target_begin + count
     return join_neighbours(moves)
 

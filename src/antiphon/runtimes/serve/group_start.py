@@ -127,7 +127,7 @@ def start_serving(
         setup_answers = _setup_texts(answers)
         assert engine is not None
         leader_fields = offers[0]  # `_leader_fields`
-        book, base = (base64_of(leader_fields.get(name), "process 0") for name in ("book", "base"))
+        book, base = (base64_of(leader_fields.get(name)) for name in ("book", "base"))
         auto = start_auto(group) if leader_fields.get("auto") else None
         try:
             # a cached answer for table `auto` replaces the book of process 0
@@ -143,7 +143,7 @@ def start_serving(
     if leader_fields.get("learn"):
         path = os.environ.get(LEARNED, "") if group.rank == 0 else ""
         lines = parse_learned(str(leader_fields.get("learned", "")))
-        serving.learn(base64_of(leader_fields["learn"], "process 0"), lines, path)
+        serving.learn(base64_of(leader_fields["learn"]), lines, path)
     watch_calls(engine, serving.ledger, group.places, group.rank)
     return serving
 
@@ -282,7 +282,7 @@ def start_auto(group: Processes) -> AutoStart:
         program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
         fields = {"book": book, "path": start.path, "program": program}
     leader, *_ = exchange(fields)
-    cached, start.program = (base64_of(leader.get(name), "process 0") for name in ("book", "program"))
+    cached, start.program = (base64_of(leader.get(name)) for name in ("book", "program"))
     start.book, start.path = decode_book(cached) if cached else None, str(leader.get("path", ""))
     return start
 

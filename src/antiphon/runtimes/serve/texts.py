@@ -82,12 +82,12 @@ def text_of(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def base64_of(text: Any, sender: str) -> bytes:
-    """Return the bytes of a base64 text, as `text_of` writes it."""
+def base64_of(text: Any) -> bytes:
+    """Return the bytes of a base64 text of process 0, as `text_of` writes it."""
     try:
         return base64.b64decode(text)
     except (TypeError, ValueError) as error:
-        raise no_message(sender, str(error)) from None
+        raise no_message("process 0", str(error)) from None
 
 
 def no_message(sender: str, why: str) -> Invalid:

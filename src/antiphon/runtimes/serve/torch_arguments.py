@@ -100,11 +100,11 @@ def require_alike(kind: str, tensors: Tensors) -> None:
             raise WrongCall(f"{kind}: invalid tensor size at index {number}: {sizes}")
 
 
-def root_tensor_of(kind: str, opts: Any, tensors: Tensors) -> int:
+def root_tensor_of(opts: Any, tensors: Tensors) -> int:
     """Return which of the root's tensors is broadcast: the first, if the options do not say."""
     number = int(getattr(opts, "rootTensor", 0))
     if not 0 <= number < len(tensors):
-        raise WrongCall(f"{kind}: invalid root tensor: {number}; {len(tensors)} tensors were passed")
+        raise WrongCall(f"broadcast: invalid root tensor: {number}; {len(tensors)} tensors were passed")
     return number
 
 

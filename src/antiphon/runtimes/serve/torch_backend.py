@@ -127,7 +127,7 @@ class AntiphonGroup(QueuedGroup):
             arguments.options_of(c10d.BroadcastOptions, opts, root, op=None, timeout=timeout),
         )
         root_rank = self._root_rank("broadcast", opts)
-        root_index = arguments.root_tensor_of("broadcast", opts, tensors)
+        root_index = arguments.root_tensor_of(opts, tensors)
         arguments.require_alike("broadcast", tensors)
         seconds = self._timeout_seconds(opts)
 

@@ -77,12 +77,12 @@ def trim_curve(start: Floats, control: Floats, end: Floats, gaps: tuple[float, f
     return ends[0], part_control, ends[1]
 
 
-def arrow_head(tip: Floats, before: Floats, size: float) -> str:
+def arrow_head(tip: Floats, before: Floats) -> str:
     """Return a triangle that points from `before` to its tip, as the points of an SVG polygon."""
     ahead = (tip - before) / (math.dist(tip, before) or 1.0)
     side = np.array([-ahead[1], ahead[0]])
-    foot = tip - ahead * size
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, foot + side * size * 0.45, foot - side * size * 0.45))
+    foot = tip - ahead * 10  # pixels
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, foot + side * 4.5, foot - side * 4.5))
 
 
 def curve_path(curve: Curve) -> str:

@@ -308,7 +308,7 @@ def _draw_arrow(panel_layout: PanelLayout, line: DrawnArrow, colour: str) -> str
     shaft, point = line.curve, ""
     if panel_layout.graph.nodes[line.ends[1]].shape == RANK:
         shaft = trim_curve(*line.curve, (0.0, 7.0))
-        point = f'<polygon points="{arrow_head(line.curve[2], shaft[2], size=10)}" fill="{colour}"/>'
+        point = f'<polygon points="{arrow_head(line.curve[2], shaft[2])}" fill="{colour}"/>'
     dash = ' stroke-dasharray="5 3"' if line.dashed else ""
     return (
         f'<path d="{curve_path(shaft)}" fill="none" stroke="{colour}" stroke-width="2.6"{dash}>'
