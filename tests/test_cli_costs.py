@@ -94,16 +94,6 @@ def test_gaps_are_those_of_tune(capsys: Capture) -> None:
     assert row["gap_model"] is None
 
 
-def test_bound_and_tune_agree_under_a_profile(capsys: Capture) -> None:
-    figures = {"alpha": {"nvlink": "5us"}, "bandwidth_factor": {"nvlink": 2}}
-    Path("slow.json").write_text(json.dumps({"format": "antiphon-profile", "version": 1, **figures}))
-    words = ["allreduce", "dgx1v", "--nbytes", "1KB:1GB:1000000", "--profile", "slow.json"]
-    tuned = answer(capsys, "tune", *words, "--planner", "ring")
-    assert answer(capsys, "bound", *words)["seconds"] == tuned["bound"]["allreduce"]["seconds"]
-    assert run(["bound", *words]) == 0
-    assert "(on the links 5.833 ms)" in capsys.readouterr().out
-
-
 def test_messages_of_loggp_are_not_explained_as_those_of_calls(capsys: Capture) -> None:
     (row,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--model", "loggp")["rows"]
     row["terms"] = {"messages": row["seconds"]}  # as for plans of very many messages

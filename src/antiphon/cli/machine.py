@@ -32,7 +32,7 @@ from antiphon.core.files import check_writable, one_line
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
-from antiphon.cost import as_profile, save_profile, usual_model
+from antiphon.cost import save_profile, usual_model
 from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.formats.files import write_files
 from antiphon.formats.probe import here, joining
@@ -373,7 +373,6 @@ def bound_command(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False)
     ] = "",
-    profile: arg.ProfileFile = None,
     certificate: arg.Certificate = None,
 ) -> None:  # fmt: skip
     """Print exact lower bounds on steps and on time, each with what proves it; with --nbytes also by size."""
@@ -381,20 +380,19 @@ def bound_command(
         coll, topo, root=root, only=only, ranks=ranks, groups=groups, mesh=mesh, along=along
     )  # fmt: skip
     check_outputs({"--certificate": certificate})
-    if not nbytes and (model or profile is not None):
-        raise Invalid(f"--{'model' if model else 'profile'}: bounds the time at sizes; add --nbytes, such as 1KB:1GB")
+    if model and not nbytes:
+        raise Invalid("--model: bounds the time at sizes; add --nbytes, such as 1KB:1GB")
     _span, sizes = sizes_of(nbytes) if nbytes else ((), ())
-    model, figures = model or "alpha-beta", as_profile(profile)
+    model = model or "alpha-beta"
     with working(f"bounding {target.title} on {machine.name}"):
         limits = bound(target, machine)
-        times = least_times(target, machine, limits, sizes, model, figures) if sizes else {}
-        on_links = limits if profile is None else bound(target, figures.on(machine))  # of bandwidth, as of `times`
+        times = least_times(target, machine, limits, sizes, model) if sizes else {}
     memory = least_json(target, machine)
     by_size = {"seconds": {str(size): seconds for size, seconds in times.items()}, "model": model} if sizes else {}
     text = [
         bound_text(limits, machine, target),
         *memory_lines(memory),
-        *_least_time_lines(times, on_links, model, usual_model(machine, figures, wanted=(target,))),
+        *_least_time_lines(times, limits, model, usual_model(machine, wanted=(target,))),
     ]
     if certificate is not None:
         # A frontier without points: its file holds bounds alone, those of a machine whose switches only forward
