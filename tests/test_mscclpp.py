@@ -250,6 +250,17 @@ def test_a_tuned_plan_is_written_by_the_protocol_that_it_won_by() -> None:
     assert "won by ll (option" in note
 
 
+@pytest.mark.parametrize(("speedup", "largest"), [(1.8, 2**14), (1.1, 2**13), (100.0, 2**17)])
+def test_packets_as_far_as_they_beat_plain_data_and_the_library(speedup: float, largest: int) -> None:
+    """Also where a protocol that no file can have would be faster: on these GPUs LL128, above 8 KiB."""
+    plan = antiphon.plan("allreduce", antiphon.topology("mi300x"), planner="recursive-doubling")
+    schedule, at = plan.entries[0].schedule, 2**11
+    seconds = antiphon.predict(plan, at, model="calls")[0]["seconds"]
+    claims = {"model": "calls", "at": at, "seconds": seconds, "speedup": speedup, "reference": "rccl"}
+    files = antiphon.export(Plan(plan.topology, plan.collective, (Entry(0, None, schedule, claims),)), "mscclpp-json")
+    assert json.loads(files["plan0-packets.json"])["max_message_size"] == largest
+
+
 def test_packets_where_they_suit() -> None:
     """Not where some hear from nobody, not where switches work; and all sizes are served."""
     for kind, machine, planner in (

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
@@ -68,17 +69,26 @@ class PredictedTimes:
         times = self.by_protocol(nbytes)
         return min(times, key=lambda name: times[name], default="")
 
-    def largest_by(self, protocol: str, start: int, stop: int | None, limit: int) -> int:
+    def largest_by(self, protocol: str, other: str, start: int, stop: int | None, limit: int) -> int:
         """Return the last of the sizes start, 2 start, 4 start, ... below `stop` (None: below `limit`) up to which a
-        protocol is the fastest at each; 0 if it is not at the first.
+        protocol is worth its place at each: it is faster than the `other` one that files can have, and than the
+        library, if it is not the fastest of all. 0 if it is not at the first.
 
-        If it is the fastest at `stop` - 1, the last size of the range, too, return that: the protocol then counts as
-        the fastest from the result so far up to there.
+        If it is worth it at `stop` - 1, the last size of the range, too, return that: the protocol then counts as worth
+        it from the result so far up to there.
         """
-        name, largest, nbytes = protocol.lower(), 0, max(start, 1)
-        while nbytes < (stop or limit) and self.fastest_protocol(nbytes) == name:
+        name = protocol.lower()
+
+        def is_worth_it(nbytes: int) -> bool:
+            times = self.by_protocol(nbytes)
+            seconds = times.get(name, inf)
+            beats_library = self.fastest_protocol(nbytes) == name or seconds < self.library_seconds(nbytes)
+            return seconds < times.get(other.lower(), inf) and (beats_library or self.speedup <= 0)
+
+        largest, nbytes = 0, max(start, 1)
+        while nbytes < (stop or limit) and is_worth_it(nbytes):
             largest, nbytes = nbytes, 2 * nbytes
-        reaches_end = stop is not None and largest > 0 and self.fastest_protocol(stop - 1) == name
+        reaches_end = stop is not None and largest > 0 and is_worth_it(stop - 1)
         return stop - 1 if stop is not None and reaches_end else largest
 
     def compare(

@@ -26,7 +26,7 @@ MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
 MOST_SMALLEST = 2**31 - 1  # the min_message_size to write: the loader reads an int. register.py has a plan's exact one
 SCRATCH = 2**26  # bytes of scratch that plans with reuse_resources share
 MOST_CELLS = 2**21  # chunks of all buffers: our own limit, since a short file could declare any number
-LL = "LL"  # the protocol of packets
+LL, SIMPLE = "LL", "Simple"  # the protocols: of packets, and of plain data
 
 # Types of channels: to memory of the same host; through a proxy thread, to other hosts; to the memories behind a switch
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
@@ -194,7 +194,7 @@ def parsed(data: bytes) -> File:
     check_keys(data)
     if not 1 <= len(file.gpus) <= MOST_RANKS:
         raise Invalid(f"gpus: expected 1 to {MOST_RANKS}, got {len(file.gpus)}")
-    if file.protocol not in ("Simple", LL):
+    if file.protocol not in (SIMPLE, LL):
         raise Unsupported(f"protocol: expected Simple or {LL}, got {quote(file.protocol)}")
     if file.buffer_alignment < ACCESS_BYTES or file.buffer_alignment % ACCESS_BYTES:
         raise Unsupported(f"buffer_alignment: expected a multiple of 16 bytes, got {file.buffer_alignment}")

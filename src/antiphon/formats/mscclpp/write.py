@@ -41,6 +41,7 @@ from antiphon.formats.mscclpp.shape import (
     MOST_OFFSET,
     MOST_SMALLEST,
     MOST_THREADS,
+    SIMPLE,
     SWITCH,
     WARP,
 )
@@ -86,8 +87,8 @@ def mscclpp_json(
         Prefix of the plans' names: letters, digits, - and _.
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
-        all ranks exchange data and no switch combines. Default: the sizes at which a tuned plan is fastest by packets;
-        0: none.
+        all ranks exchange data and no switch combines. Default: the sizes at which a tuned plan is predicted to be
+        faster by packets than by plain data, and than NCCL; 0: none.
     staged
         Large calls pass through shared scratch: new buffers need no new connections, nor equal offsets at all ranks.
         All received data is copied once more. Smaller calls are served by packets alone.
@@ -189,8 +190,7 @@ class _Writer:
     ranks_per_node: set[int] = field(default_factory=set)  # the numbers of ranks that hosts have
 
     def add(self, plan: Plan, packet_limit: int | None, prefix: str) -> list[str]:
-        """Write a plan; calls of up to `packet_limit` bytes use packets if they can (None: sizes at which packets are
-        the fastest).
+        """Write a plan; calls of up to `packet_limit` bytes use packets if they can (None: by the predicted times).
 
         Return a note for each range in which the written plan is slower than the one that tuning chose; sizes at which
         NCCL is faster than the written plan are left to NCCL.
@@ -209,8 +209,8 @@ class _Writer:
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
             prediction = PredictedTimes.of(plan, entry, schedule)
             limit = packet_limit
-            if limit is None:  # the largest size at which LL is the fastest; of a range without end up to MOST_OFFSET
-                limit = prediction.largest_by(LL, entry.start, entry.stop, MOST_OFFSET)
+            if limit is None:  # by the predicted times; of a range without end up to MOST_OFFSET
+                limit = prediction.largest_by(LL, SIMPLE, entry.start, entry.stop, MOST_OFFSET)
             variants = [
                 variant
                 for in_place in ((False,) if is_uneven else (False, True))
@@ -289,7 +289,7 @@ class _Writer:
         if smallest is not None:
             last = None if stop is None else stop - 1
             # an export without the work of switches (`alone`) was asked for, so it serves all sizes
-            note, served = prediction.compare("Simple", smallest, last, may_leave=not self.alone)
+            note, served = prediction.compare(SIMPLE, smallest, last, may_leave=not self.alone)
             notes.append(note)
         return [note for note in notes if note], served
 
@@ -502,7 +502,7 @@ class _Head:
         gpu_texts = [self._gpu_text(rank, gpu, self.chunks[rank]) for rank, gpu in enumerate(gpus)]
         body = ",\n".join(gpu_texts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
-        ours, protocol = dumps(collective).decode().strip(), LL if self.packets else "Simple"
+        ours, protocol = dumps(collective).decode().strip(), LL if self.packets else SIMPLE
         reuses = str(self.packets or self.slot > 0).lower()
         tail = (
             f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{str(in_place).lower()},'
