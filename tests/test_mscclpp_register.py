@@ -165,6 +165,15 @@ def test_no_packets_beside_calls_that_do_not_wait_for_all() -> None:
     assert "alltoall-plan0-packets.json" in antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
 
 
+def test_no_packets_beside_such_calls_of_another_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = job_of(plan_of("allreduce"), tmp_path / "a", monkeypatch, packets=8192)
+    antiphon.export(plan_of("allgather"), "mscclpp-json", tmp_path / "b", options={"packets": 8192})
+    job.register(module_of(tmp_path / "b", monkeypatch))
+    antiphon.export(plan_of("broadcast"), "mscclpp-json", tmp_path / "c")
+    with pytest.raises(RuntimeError, match="packets may hang beside plans for broadcast"):
+        job.register(module_of(tmp_path / "c", monkeypatch))
+
+
 def test_packets_beside_a_broadcast_that_is_left_to_nccl() -> None:
     broadcast = plan_of("broadcast")
     served = Entry(0, None, broadcast.entries[0].schedule, {"use": "library", "served_by": "nccl"})

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from antiphon.formats.lint.mscclpp import REDUCING_KINDS, SWITCH_TYPES, TYPES
+from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
 
 REGISTRATION_PURPOSE = "loads the plans (see its first lines); other calls go to MSCCL++'s algorithms or NCCL"
 
@@ -49,7 +50,7 @@ def registration_text(ranks: int, ranks_per_node: int, plans: Sequence[Registere
     kinds = sorted({row.collective for row in plans} & set(REDUCING_KINDS))
     return _TEXT.format(
         ranks=ranks, per_node=ranks_per_node, rows="".join(f"    {tuple(row)!r},\n" for row in plans),
-        combines=tuple(kinds), types=TYPES, added=SWITCH_TYPES,
+        combines=tuple(kinds), types=TYPES, added=SWITCH_TYPES, waiting=tuple(PACKET_KINDS),
     )  # fmt: skip
 
 
@@ -81,6 +82,7 @@ RANKS_PER_NODE = {per_node}  # 0: any
 COMBINES = {combines!r}  # collectives of these plans that add
 TYPES = {types!r}
 SWITCH_TYPES = {added!r}  # that switches add
+WAITING = {waiting!r}  # collectives that no rank leaves before all have entered
 # file, name, collective, root, in place (None: both), smallest and largest size in bytes of the largest buffer of a
 # rank, what sizes must be multiples of, whether switches work, which need memory that is mapped for them, and whether
 # packets do, which no graph may repeat
@@ -168,8 +170,13 @@ def register(builder, rank, world_size, ranks_per_node, sum_only=False):
             f"the plans for {{', '.join(COMBINES)}} only add, also for min, max and prod; pass sum_only=True if the "
             "program calls them for sums alone, else do not register them"
         )
+    served = getattr(builder, "antiphon_served", set()) | {{(row[2], row[9]) for row in PLANS}}  # also by other modules
+    leaving = sorted({{kind for kind, _ in served if kind not in WAITING}})
+    if leaving and any(packets for _, packets in served):
+        raise RuntimeError(f"plans by packets may hang beside plans for {{', '.join(leaving)}}, which ranks leave soon")
     import mscclpp
 
+    builder.antiphon_served = served
     algorithms_added = []
     for file, name, *_ in PLANS:
         plan = mscclpp.ExecutionPlan(os.path.join(_HERE, file), rank)

@@ -121,7 +121,9 @@ def mscclpp_json(
         plan = plans[kind]
         if early_leavers and packet_limit != 0 and by_packets[kind]:
             packet_limit, names = 0, ", ".join(early_leavers)
-            notes.append(f"no packets: a rank may leave {names} before others enter; export without {names}")
+            notes.append(
+                f"no packets: a rank may leave {names} before others enter; export the others one by one (FILE:COLL)"
+            )
         try:
             # notes on ranges that tuning left to NCCL; NotFound if all are
             notes += refuse_served(plan, BACK_END)
