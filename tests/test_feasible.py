@@ -242,6 +242,13 @@ def test_two_trees_need_links_for_all_their_sends() -> None:
         assert (answer.sends is not None, answer.refuted) == (exists, not exists), point
 
 
+def test_little_effort_finds_scans_that_are_optimal() -> None:
+    scan = sums_relation(4, {rank: 2 ** (rank + 1) - 1 for rank in range(4)})
+    found = antiphon.frontier.find(scan, "ring:ranks=4", effort=2)
+    points = [(p.chunks, p.steps, p.rounds, p.proof) for p in found.points]
+    assert points[:2] == [(2, 2, 2, "proved-optimal"), (4, 3, 3, "proved-optimal")]
+
+
 def sums_relation(ranks: int, wanted: dict[int, int]) -> Collective:
     """Every rank has an input; `wanted`: per rank the inputs of the sum that it wants, as bits."""
     inputs = [(0, rank, rank) for rank in range(ranks)]

@@ -86,7 +86,7 @@ class SumLimits:
     effort_share: int = 18  # a frontier spends 1 / `effort_share` of its effort on this search, but at least ...
     least_units: int = 1  # ... this, if that is not more than 1 / `largest_share` of the effort
     largest_share: int = 8
-    effort_share_point: int = 3  # a single point spends 1 / `effort_share_point`
+    effort_share_point: int = 3  # a single point, or sums that are no two halves, spend 1 / `effort_share_point`
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
     max_sends: int = 2**13  # inputs * steps * arcs up to which the links that a chunk crosses are bounded by a proof
     conflicts_of_proof: int = 10000  # for each number of links that such a proof tries

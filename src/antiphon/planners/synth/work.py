@@ -112,7 +112,9 @@ def _find_sums(
         raise Unsupported(
             f"planner sccl: sums that are no two halves are searched on up to {SUM_LIMITS.max_ranks} ranks; use relay"
         )
-    forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share)
+    # where there are no halves, the other searches are only of bounds
+    share = SUM_LIMITS.effort_share if has_halves(work.collective) else SUM_LIMITS.effort_share_point
+    forms = start_all_forms(work, search, problem, share)
     best: dict[int, Fraction] = {}
     # The search in every form has a budget of its own: it runs, too, if the halves spend theirs, and the error follows.
     spent: EffortSpent | None = None
