@@ -22,9 +22,10 @@ from antiphon.core.bounds.joint import JointProgram
 from antiphon.core.collective import Collective, custom_relation, joint
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request
+from antiphon.core.schedule import Chunks
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
-from antiphon.core.transform import run_together, split_groups
+from antiphon.core.transform import round_borders, run_together, split_groups
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.registry import find as find_planner
@@ -261,6 +262,36 @@ def test_a_joint_plan_is_a_plan_for_each_group(links: str) -> None:
     assert sum(schedule.transfers for schedule in own) == whole.transfers
     assert all(verify(schedule, machine).ok for schedule in own)
     assert verify(run_together(own), machine).ok
+
+
+def test_shares_without_a_common_denominator_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = antiphon.topology("mesh:dims=2x2")
+    target = antiphon.collective("alltoall@rows + broadcast@0,3", machine)
+    options = {"links": "shared", "inside": "relay", "pieces": 1}
+    exact = antiphon.plan(target, machine, options=options)
+    monkeypatch.setattr("antiphon.planners.compose.groups.MAX_DENOMINATOR", 1)
+    monkeypatch.setattr("antiphon.planners.compose.groups.round_borders", lambda each: round_borders(each, 1001))
+    rounded = antiphon.plan(target, machine, options=options)
+    denominators = [plan.entries[0].schedule.chunks.denominator for plan in (exact, rounded)]
+    gaps = [plan.entries[0].claims["bandwidth_gap"] for plan in (exact, rounded)]
+    assert denominators == [2, 1001]
+    assert gaps[1] == pytest.approx(gaps[0], rel=2e-3)
+
+
+@pytest.mark.parametrize(("share", "fits"), [(1, False), (2**30, True)])
+def test_plans_apart_are_priced_with_rounded_shares(share: int, fits: bool) -> None:
+    machine = antiphon.topology("full:ranks=2")
+    whole = antiphon.plan("broadcast", machine, planner="direct").entries[0].schedule
+    primes = (2**31 - 1, 2**31 + 11, 2**31 - 19)  # denominators whose product exceeds 64 bits
+    parts = [
+        whole.take(np.array([0, 0]), chunk=[0, 1], chunks=Chunks([0, 0], [0, share], [share, prime - share], prime))
+        for prime in primes
+    ]
+    if fits:
+        assert verify(run_together(parts), machine).ok
+    else:  # the first part would be empty
+        with pytest.raises(Unsupported, match="cannot be rounded"):
+            run_together(parts)
 
 
 def test_pages_of_groups_begin_and_end_at_the_sizes_of_their_buffers() -> None:

@@ -5,6 +5,7 @@ invert     run it backwards: a broadcast becomes a reduce, an allgather a reduce
 compose    one schedule after another: reducescatter then allgather is an allreduce
 add_on_arrival  an allgather of whole inputs that are added where they arrive: an allreduce in as many steps
 split      cut every chunk into k equal parts; pipeline: set the number of pieces; expand: write pieces out as chunks
+round_borders  give chunks rounder shares
 expand_separately  like expand, but pieces of different messages that meet in a step stay different messages
 Cutting    give chunks the pieces into which a runtime cuts messages on its own, by its rule (Cuts)
 merge      several schedules side by side, each for its share of the data
@@ -18,7 +19,7 @@ plain_copies  replace reductions into empty cells by copies
 """
 
 from antiphon.core.transform.arrival import add_on_arrival
-from antiphon.core.transform.cutting import expand, expand_separately, pipeline, split
+from antiphon.core.transform.cutting import expand, expand_separately, pipeline, round_borders, split
 from antiphon.core.transform.joining import compose, merge, run_together, split_groups
 from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting
 from antiphon.core.transform.renaming import relabel, relabel_collective

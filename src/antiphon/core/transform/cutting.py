@@ -26,6 +26,8 @@ from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
 
 MAX_ROWS = 2**31 - 1  # of a schedule: row numbers fit 32 bits
+# for schedules whose shares have no common denominator in 64 bits; 7! and 2^8, so that common fractions stay exact
+ROUND_DENOMINATOR = 5040 * 256
 
 
 def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any) -> Schedule:
@@ -76,6 +78,24 @@ def divide_chunks(chunks: Chunks, count: Longs) -> Chunks:
         share,
         chunks.denominator * common,
     )
+
+
+def round_borders(schedule: Schedule, denominator: int = ROUND_DENOMINATOR) -> Schedule:
+    """Move the borders of chunks to the nearest multiples of 1 / denominator of their blocks. O(chunks).
+
+    The chunks still tile their blocks, so the schedule stays right. Unsupported if a chunk would be empty.
+
+    >>> from antiphon.core.example import of_rows
+    >>> halves = of_rows("broadcast", 2, [(0, 0, 0, 1, 0), (1, 1, 0, 1, 0)], roots=(0,), parts=2)
+    >>> round_borders(halves, 5).chunks.share.tolist()
+    [3, 2]
+    """
+    chunks = schedule.chunks
+    borders = np.stack([chunks.offset, chunks.offset + chunks.share]).astype(object)  # products may exceed 64 bits
+    begin, end = ((2 * denominator * borders + chunks.denominator) // (2 * chunks.denominator)).astype(np.int64)
+    if (begin == end).any():
+        raise Unsupported(f"chunks of less than 1/{denominator} of a block cannot be rounded; use fewer parts")
+    return replace(schedule, chunks=Chunks(chunks.block, begin, end - begin, denominator))
 
 
 def split(schedule: Schedule, parts: int) -> Schedule:

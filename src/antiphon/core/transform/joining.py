@@ -28,7 +28,7 @@ from antiphon.core.columns import Ints, Longs, as_int32, distinct, freeze, uniqu
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
-from antiphon.core.transform.cutting import expand
+from antiphon.core.transform.cutting import expand, round_borders
 from antiphon.core.transform.meeting import find_overlap, join_relations, name_collective, relation_after, stretches_of
 from antiphon.core.transform.staging import TOO_FINE, Placement, Spans, assemble_parts
 from antiphon.errors import Invalid, Unsupported, list_first
@@ -228,6 +228,8 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     ('2 x broadcast of 2', [0, 1], [0, 0])
     """
     _require_same_machine("run together", schedules)
+    if math.lcm(*(s.chunks.denominator for s in schedules)) >= MAX_DENOMINATOR:
+        return run_together([round_borders(s) for s in schedules], sizes)
     if any(s.collective.custom is not None and not s.collective.groups for s in schedules):
         raise Unsupported("run together: a custom collective has no name and groups; use compose(..., at_once=True)")
     # Per schedule the sizes of its groups: divided by the largest, they are parts of the schedule's own size.
@@ -242,8 +244,6 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
         ],
     )
     denominator = math.lcm(*(s.chunks.denominator for s in schedules))
-    if denominator >= MAX_DENOMINATOR:
-        raise Unsupported("run together: the shares of the chunks have no common denominator below 2^62")
     first_chunks = np.cumsum([0, *(len(s.chunks) for s in schedules)]).tolist()
     first_blocks = np.cumsum([0, *(s.collective.blocks for s in schedules)]).tolist()
     scales = [denominator // s.chunks.denominator for s in schedules]

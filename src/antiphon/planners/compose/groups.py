@@ -17,6 +17,7 @@ planned alone. Shared, both have half of every link: each pair sends half of its
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +35,9 @@ from antiphon.core.columns import Floats, Ints, Longs
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.routes import resolve
-from antiphon.core.schedule import Schedule
+from antiphon.core.schedule import MAX_DENOMINATOR, Schedule
 from antiphon.core.topology import SharedLimit, Topology
-from antiphon.core.transform import Placement, Spans, assemble_parts
+from antiphon.core.transform import Placement, Spans, assemble_parts, round_borders
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.options import Option
 from antiphon.planners.compose.inside import GroupClass, GroupPlan, GroupPlanner, usual_planners
@@ -47,7 +48,7 @@ from antiphon.registry import find
 
 SHORT_ROUTE_WEIGHT = 1e-3  # in the linear program that shares the links: short routes may cost this share of the time
 MIN_SHARE = 1e-6  # of a link: a smaller load is rounding of the solver
-MAX_DENOMINATOR = 64  # a group's share of a link is a fraction with at most this denominator, where that is exact ...
+SIMPLE_DENOMINATOR = 64  # a group's share of a link is a fraction with at most this denominator where it is exact ...
 FINE_DENOMINATOR = 5040  # ... else a multiple of 1 / 5040, rounded down; 5040 = 7! has many divisors
 BEST_AT_RATE = ("trees", "flows", "relay")  # planners that are tried on shared links, where only the rate counts
 
@@ -226,7 +227,7 @@ def _share(fraction: float) -> Fraction:
 
     So the shares of all groups sum to at most 1, but for MIN_SHARE, and shares below 1 / 5040, which become that.
     """
-    nearest = Fraction(fraction).limit_denominator(MAX_DENOMINATOR)
+    nearest = Fraction(fraction).limit_denominator(SIMPLE_DENOMINATOR)
     if nearest and abs(float(nearest) - fraction) < MIN_SHARE:
         return nearest
     return Fraction(max(int(fraction * FINE_DENOMINATOR), 1), FINE_DENOMINATOR)
@@ -250,8 +251,12 @@ def _place(collective: Collective, numbers: Sequence[int], schedule: Schedule, r
 
 def _merge(request: Request, placements: Sequence[Placement], plans: Sequence[GroupPlan], links: str) -> _Merged:
     """Merge placed plans of all groups into one schedule."""
-    collective = request.collective
-    schedule = assemble_parts(placements, collective, Spans.side_by_side(collective.weights))
+    collective, spans = request.collective, Spans.side_by_side(request.collective.weights)
+    denominator = math.lcm(*(placement.grain for placement in placements))
+    # Groups that are planned apart have denominators of their own, whose common multiple may exceed 64 bits.
+    if denominator * int(collective.weights.sum()) >= MAX_DENOMINATOR:
+        placements = [replace(placement, schedule=round_borders(placement.schedule)) for placement in placements]
+    schedule = assemble_parts(placements, collective, spans)
     rate = throughput(schedule, request.topology) or Fraction(0)
     counts: Counter[str] = Counter()
     for plan, placement in zip(plans, placements, strict=True):
