@@ -65,6 +65,17 @@ def test_a_root_tells_failures_apart() -> None:
     assert [names for names, _ in found] == [("0-1", "0-5"), ("1-2", "4-5"), ("2-3", "3-4")]
 
 
+def test_uneven_counts_tell_failures_apart(tmp_path: Path) -> None:
+    ring, counts = topology("ring:ranks=4"), [[0, 9, 1, 1], [9, 0, 1, 1], [9, 1, 0, 1], [9, 1, 1, 0]]
+    search = antiphon.Search(failures="links", counts=counts)
+    tuning = antiphon.tune("alltoall", ring, nbytes="1MB", planners="relay", nccl=False, search=search)
+    tuning.save(tmp_path / "table.json")
+    for name in ("0-1", "2-3"):
+        plan = load_plans(tmp_path / "table.json", dead=[name])["alltoall"]
+        assert plan.collective == tuning.plan.collective  # the same counts, not those of other ranks
+        assert len(plan.topology.link_src) == 6
+
+
 def test_plans_without_what_is_dead(table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every failure has right plans on the machine without it, whether planned or renumbered."""
     names = [name for row in json.loads(table.read_bytes())["failures"] for name in row["dead"]]

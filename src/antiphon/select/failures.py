@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
@@ -53,8 +55,12 @@ def classify_failures(
     failures = {name: drop_items(topology, [name]) for name in name_failures(topology, of)}
     for name, machine in failures.items():
         reduced = [reduce_collective(collective, machine) for collective in collectives]
-        # "": no collective is left, so that the machine does not matter
-        canonical_forms = tuple(label_machine(machine, each).key if each else "" for each in reduced)
+        # "": no collective is left, so that the machine does not matter. Forms do not show how much ranks send: with
+        # uneven blocks no two failures are alike.
+        canonical_forms = tuple(
+            name if each and np.ptp(each.weights) else label_machine(machine, each).key if each else ""
+            for each in reduced
+        )
         classes.setdefault(canonical_forms, []).append(name)
     return [(tuple(names), failures[names[0]]) for names in classes.values()]
 
