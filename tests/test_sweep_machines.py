@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from bench_sweep import list_workers
 import antiphon
 from antiphon.cli import run
 from antiphon.errors import Invalid, NotFound, UnlikelyInput
-from antiphon.select.store import SizeFigures, Store
+from antiphon.select.store import SizeFigures, Store, answer
 from antiphon.show.machines import conclusions
 from antiphon.show.pictures.pareto import pareto_svg
 from antiphon.sweeps.request import Cell, SweepRequest, read_sweep_file
@@ -93,6 +94,28 @@ def test_a_sweep_goes_on_from_the_store_and_equal_machines_are_planned_once(tmp_
     again = run_sweep(request, store=store, engine="processes:1")
     assert again.planned == 0
     assert list(again.rows()) == list(first.rows())
+
+
+def test_plans_of_a_sweep_serve_tune_with_a_store(study: SweepRequest, tmp_path: Path) -> None:
+    run_sweep(replace(study, cells=study.cells[:1]), store=Store(tmp_path), engine="processes:1")
+    options = {"nbytes": "1KB:1MB:1000", "model": "alpha-beta", "planners": ("ring", "direct")}
+    assert antiphon.sweep.get("allreduce", "ring:ranks=4,bandwidth=10GB/s", store=tmp_path, **options) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "stopped", "complete"), [({"stopped": 2}, 1, True), ({"complete": False}, 0, False)]
+)
+def test_plans_that_were_cut_short_are_not_stored(
+    change: dict[str, Any], stopped: int, complete: bool, study: SweepRequest, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By the budget, or by Ctrl-C, which ends the sweep."""
+    monkeypatch.setattr(
+        "antiphon.sweeps.engines.answer", lambda *words, **options: replace(answer(*words, **options), **change)
+    )
+    result = run_sweep(replace(study, cells=study.cells[:1]), store=Store(tmp_path), engine="processes:1")
+    assert (result.stopped, result.complete) == (stopped, complete)
+    assert list(Store(tmp_path).entries()) == []
 
 
 def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path: Path) -> None:

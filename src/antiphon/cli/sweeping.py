@@ -92,6 +92,9 @@ def _sweep_lines(result: SweepResult) -> list[str]:
         lines += [f"  ... {len(planned) - MAX_SHOWN} more; -o writes all"] if len(planned) > MAX_SHOWN else []
     if len({m.ranks for m in planned}) > 1:
         lines += ["", *paragraph("the machines have different numbers of ranks: a larger one does more in that time")]
+    if result.stopped:
+        stopped_text = f"in {plural(result.stopped, 'cell')} the budget stopped a planner: name a larger `budget`"
+        lines += ["", *paragraph(f"{stopped_text}; the next run plans these again")]
     names: dict[str, list[str]] = {}  # of the machines without figures, by reason: an interrupted sweep may have many
     for m in machines:
         if m.refused:
@@ -116,6 +119,8 @@ def tune_with_store(
     for path in out:
         save(answer.plan, path)
     emit(_answer_json(answer), "\n".join([_answer_text(answer), *written_lines(*out)]))
+    if not answer.complete:
+        raise StoppedEarly("interrupted; nothing is stored")
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:

@@ -113,6 +113,8 @@ class Answer:
     model: str
     stand_ins: tuple[str, ...] = ()  # the planners that speedups are over, if the library's own choice is not known
     stored: bool = False  # it came from the store
+    complete: bool = True  # False: interrupted
+    stopped: int = 0  # planners that the budget stopped
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -340,7 +342,12 @@ class Store:
         self._storage.prepare()
 
     def put(self, question: Question, answer: Answer) -> None:
-        """Write the answer, once every schedule is verified; not if the entry exceeds MAX_BYTES."""
+        """Write the answer, once every schedule is verified; not if it exceeds MAX_BYTES.
+
+        Nor if planners were interrupted or stopped: they might find better plans next time.
+        """
+        if answer.stopped or not answer.complete:
+            return
         plan = msgspec.Raw(dumps(_canonical_plan(answer.plan, question)))
         file = _File(
             FORMAT, machine=question.machine.name, model=answer.model, rows=list(answer.rows), plan=plan,
@@ -400,9 +407,10 @@ def answer(question: Question, store: Store | None = None, **options: Any) -> An
         question.collective, question.machine, nbytes=list(question.sizes), model=question.model,
         profile=question.profile, **question.search, **options,
     )  # fmt: skip
+    if not (tuning.complete or tuning.plans):  # Ctrl-C, which `tune` has caught
+        raise KeyboardInterrupt
     planned = answer_of(tuning, question)
-    # an interrupted tuning, or one that a budget stopped, might find better plans next time: do not store it
-    if store is not None and tuning.complete and not tuning.stopped:
+    if store is not None:
         store.put(question, planned)
     return planned
 
@@ -419,7 +427,8 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
         )
         for row in predict(plan, list(question.sizes), model=tuning.model, profile=question.profile)
     )  # fmt: skip
-    return Answer(plan, rows, tuning.model, tuple(tuning.baselines.get(kind, ())))
+    stand_ins = tuple(tuning.baselines.get(kind, ()))
+    return Answer(plan, rows, tuning.model, stand_ins, complete=tuning.complete, stopped=tuning.stopped)
 
 
 def _canonical_plan(plan: Plan, question: Question) -> Plan:

@@ -33,9 +33,12 @@ Result = Answer | AntiphonError  # the error: why there is no plan
 def plan_cell(question: Question, budget: float) -> Result:
     """Plan one cell in this process."""
     try:
-        return answer(question, budget=budget, workers="none")  # no worker processes: this is one already
+        planned = answer(question, budget=budget, workers="none")  # no worker processes: this is one already
     except AntiphonError as error:
         return error
+    if not planned.complete:  # Ctrl-C ends the sweep, not only this cell
+        raise KeyboardInterrupt
+    return planned
 
 
 def run_jobs(jobs: Jobs, engine: str) -> Iterator[tuple[int, Result]]:

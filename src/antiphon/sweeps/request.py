@@ -150,7 +150,8 @@ def sweep_request(file: SweepFile) -> SweepRequest:
         raise Invalid("collectives: one is listed twice")
     _, sizes = sizes_of(file.nbytes)
     profile = None if file.profile is None else as_profile(file.profile)
-    search = {"planners": tuple(file.planners), "effort": effort, "seed": file.seed}
+    # the same options as of `api.sweeping.tune`, so that its answers serve a sweep, and those of a sweep serve it
+    search = {"planners": tuple(file.planners), "effort": effort, "seed": file.seed, "deterministic": False}
     # without price lists, the prices of single machines make one
     lists = file.prices or ([PriceList("price")] if any(m.price is not None for m in file.machines) else [])
     names = [prices.name or f"price {i + 1}" for i, prices in enumerate(lists)]

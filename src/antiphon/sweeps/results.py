@@ -55,6 +55,7 @@ class SweepResult(Explorable):
     answers: tuple[tuple[SizeFigures, ...] | str, ...]  # by cell: its figures, a row per size, or why it has no plan
     planned: int  # questions that this run planned; the others were in the store, or refused
     complete: bool = True  # False: interrupted
+    stopped: int = 0  # cells in which the budget stopped a planner; the next run plans them again
 
     def __repr__(self) -> str:
         refused = sum(isinstance(answer, str) for answer in self.answers)
@@ -110,6 +111,7 @@ class SweepResult(Explorable):
         return {
             "complete": self.complete,
             "planned": self.planned,
+            "stopped": self.stopped,
             "machines": [
                 {
                     "machine": m.machine, "ranks": m.ranks, "relative_time": m.relative_time, "gap": m.gap,
@@ -247,21 +249,23 @@ def run_sweep(
             figures |= dict.fromkeys(cells, stored.rows)
     if store is not None and jobs:
         store.prepare()
-    planned, complete = 0, True
+    planned, stopped, complete = 0, 0, True
     try:
         for number, result in run_jobs(jobs, engine):
             cells = cells_of[_question(request, number).address]
             figures |= dict.fromkeys(cells, _figures(result))
             planned += 1
-            if store is not None and isinstance(result, Answer):
-                store.put(_question(request, number), result)
+            if isinstance(result, Answer):
+                stopped += len(cells) if result.stopped else 0
+                if store is not None:
+                    store.put(_question(request, number), result)
             if progress is not None:
                 cell = request.cells[number]
                 progress(planned, len(jobs), f"{cell.collective} on {cell.machine}")
     except KeyboardInterrupt:
         complete = False
     answers = tuple(figures.get(i, NOT_REACHED) for i in range(len(request.cells)))
-    return SweepResult(request, answers, planned, complete)
+    return SweepResult(request, answers, planned, complete, stopped)
 
 
 def shared_prefix(names: list[str]) -> str:
