@@ -300,3 +300,11 @@ def test_what_is_made_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "both", lambda schedule: [idle(one) for one in both(schedule)])
     with pytest.raises(Invalid, match=r"the program for allreduce \(ring\): rank 0 ends without block 0"):
         book_of("allreduce")
+
+
+def test_a_pipelined_schedule_is_named_by_all_its_steps() -> None:
+    plan = antiphon.plan("broadcast", "ring:ranks=4", planner="ring")
+    claims = plan.entries[0].claims
+    assert claims["steps"] > plan.entries[0].schedule.steps
+    (stated,) = antiphon.verify(plan, proof=True).stated
+    assert stated.startswith(f"(C, S, R) = ({claims['chunks']}, {claims['steps']}, {claims['rounds']}): provenance")

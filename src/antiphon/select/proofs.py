@@ -35,7 +35,7 @@ from antiphon.core.ksync.certificate import (
     check_certificate,
     least_rounds_per_part,
 )
-from antiphon.core.loads import rounds
+from antiphon.core.loads import pipelined_steps, rounds
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -399,5 +399,5 @@ def _schedule_point(schedule: Schedule, topology: Topology) -> str:
 
 
 def _point_text(schedule: Schedule, used_rounds: int) -> str:
-    """Return (C, S, R) as text."""
-    return f"({schedule.chunks_per_rank}, {schedule.steps}, {used_rounds})"
+    """Return (C, S, R) as text; S as figures count it, with the steps of all pieces of a pipelined schedule."""
+    return f"({schedule.chunks_per_rank}, {pipelined_steps(schedule)}, {used_rounds})"

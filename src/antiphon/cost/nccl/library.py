@@ -432,7 +432,8 @@ def _gpu_figures(machine: Topology, layout: NcclLayout, requested: str) -> tuple
     if detected is None:
         named = ", ".join(name for name, calls in catalogue.items() if calls.boxes)
         raise Unsupported(
-            f"topology {machine.name}: no figures are known of its GPUs; name a generation by gpu= (figures of {named})"
+            f"topology {machine.name}: no figures are known of its GPUs; name a generation, as in nccl:gpu=h100 "
+            f"(figures of {named})"
         )
     return detected.figures, detected.remark
 
