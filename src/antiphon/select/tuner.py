@@ -136,7 +136,7 @@ def tune(  # noqa: PLR0913
     entry, options = _model_of(model)
     names = named_planners or usual_planners(topology, barriers=entry.can.barriers)
     for name in names:
-        planner, colon, own_options = name.partition(":")
+        planner, colon, own_options = name.partition(":") if isinstance(name, str) else (name, "", "")
         if colon and planner in table("planner"):
             raise Invalid(
                 f"planners: {quote(name)} has options; tune tries values of its own: name {planner} alone, or sweep "
