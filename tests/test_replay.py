@@ -214,6 +214,7 @@ HUGE = [made.op("aten::mm", 0, 9), made.allreduce(0.0, 1.0, 2**59), made.carried
     ("trace", "said"),
     [
         ({"traceEvents": []}, "neither a trace of PyTorch's profiler nor of a profiler of NCCL"),
+        ({"topology": {}, "plans": []}, "neither a trace of PyTorch's profiler nor of a profiler of NCCL"),  # a plan
         (made.of_rank(0, [made.op("aten::mm", 0.0, 5.0)]), "record_shapes=True"),
         (changed(made.gpu(0), **{"Group size": 2**49}), "has 562949953421312 ranks"),
         (changed(made.gpu(0), **{"In msg nelems": 2**49, "Collective name": "gather", "Group size": 2**11}), "bytes"),

@@ -65,7 +65,7 @@ def learned_text(lines: Sequence[LearnedLine]) -> str:
         times = map(format_seconds, (line.seconds, line.low, line.high))
         mark = "*" if line.chosen else ""
         cells.append([mark, *_call_cells(line.calls), line.name, *times, str(line.samples)])
-    return "\n".join([*table(head, cells), "  *: in use"])
+    return "\n".join([*table(head, cells), "  *: in use; takes: latest median"])
 
 
 def _call_cells(calls: LearnedCalls) -> list[str]:

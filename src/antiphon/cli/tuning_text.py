@@ -187,10 +187,11 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str
     # the first sentence states the gaps and speedups of all sizes; do they go beyond those of the rows?
     covers_more = any((r.largest_gap, r.largest_speedup) != (r.gap, r.speedup) for r in ranges if not r.served_by)
     inner_sizes = [size for tuning in tunings for size in tuning.sizes[1:-1]]
-    evaluated = ["powers of two and both ends"] if inner_sizes and not any(n & (n - 1) for n in inner_sizes) else []
-    evaluated += ["in the first sentence: all"] if covers_more else []
+    are_powers = bool(inner_sizes) and not any(n & (n - 1) for n in inner_sizes)
+    evaluated = ["evaluated: powers of two and both ends"] if are_powers else []
+    evaluated += ["the first sentence covers all"] if covers_more else []
     sizes = f" ({'; '.join(evaluated)})" if evaluated else ""
-    texts = {"from, to": "", "#N": "", "at": f"size that the figures are for, the largest evaluated{sizes}"}
+    texts = {"from, to": "", "#N": "", "at": f"size that the figures are for, the row's largest evaluated{sizes}"}
     shares_ends = any(before.collective == r.collective and before.stop == r.start for before, r in pairwise(ranges))
     is_single = any(r.stop == r.start + 1 and not r.served_by for r in ranges)
     end_notes = {

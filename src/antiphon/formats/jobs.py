@@ -25,6 +25,7 @@ from antiphon.formats.nccl_profile import (
 
 MAX_FILES = 1024  # traces of a job, one per rank
 Profile = dict[int, list[Call]]  # the calls of each rank in a file of NCCL's example profiler
+NO_RECORDING = "is neither a trace of PyTorch's profiler nor of a profiler of NCCL; traces of Chakra are files .et"
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
@@ -68,11 +69,11 @@ def _read_file(name: str, data: bytes) -> list[RankTrace] | Profile:
     from antiphon.formats.chrome import ChromeTrace
     from antiphon.formats.kineto.read import is_kineto, rank_of, record_rank
 
+    if data[:100].lstrip().startswith(b"{") and b'"traceEvents"' not in data:  # another JSON file, such as a plan
+        raise Invalid(NO_RECORDING)
     trace = ChromeTrace(name, data)
     if is_profile(trace.events):
         return read_profile(trace.events)
     if not is_kineto(trace):
-        raise Invalid(
-            "is neither a trace of PyTorch's profiler nor of a profiler of NCCL; traces of Chakra are files .et"
-        )
+        raise Invalid(NO_RECORDING)
     return [record_rank(trace, rank_of(name))]

@@ -166,7 +166,8 @@ def _unfinished_lines(frontier: Frontier) -> list[str]:
     """Return a note if the search has ended before any point met the bound."""
     if frontier.stopped is not None or any(point.ratio == frontier.limits.inverse for point in frontier.points):
         return []
-    return paragraph("the search ended before the bound was met; option steps=N lets it take more steps", rest="    ")
+    hint = "; option steps=N lets it take more steps" if frontier.planner.partition(":")[0] == "sccl" else ""
+    return paragraph(f"no point meets the bound{hint}", rest="    ")
 
 
 # The label of the schedule that a statement is about (select/proofs.py): "4KiB to 16KiB, (C, S, R) = (26, 7, 18): ..."
