@@ -107,6 +107,13 @@ def test_options_that_a_function_does_not_have() -> None:
         antiphon.plan("allreduce", "dgx1v", planer="ring")  # type: ignore[call-arg]
 
 
+def test_an_error_names_the_value_that_is_wrong() -> None:
+    with pytest.raises(Invalid, match="rank 3 is named twice"):
+        antiphon.collective("allgather", "ring:ranks=4", ranks=[1, 3, 3])
+    with pytest.raises(Invalid, match=r"expected a list of plans or their files, got 'plan\.json'"):
+        antiphon.compose("plan.json")
+
+
 # ---- check ----
 
 

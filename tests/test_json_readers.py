@@ -95,7 +95,9 @@ def complaint(use: Callable[[Path], Any], path: Path, data: bytes) -> str | None
             return None
         if error.exit_code != 2 or "\n" in text or len(text) > 2000:
             return f"{type(error).__name__}: {text}"
-        return None if path.name in text or text == "the traces have no collective" else f"names no file: {text}"
+        return (
+            None if path.name in text or text.startswith("the traces have no collective") else f"names no file: {text}"
+        )
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -215,12 +215,12 @@ def compose(
     >>> compose(parts).collective.kind
     'allreduce'
     """
-    from antiphon.errors import Invalid
+    from antiphon.errors import Invalid, quote
     from antiphon.select import put_together
     from antiphon.units import exact
 
     if isinstance(plans, str | bytes) or not isinstance(plans, Sequence):
-        raise Invalid("plans: expected several plans or files")
+        raise Invalid(f"plans: expected a list of plans or their files, got {quote(plans)}")
     operands: list[Plan] = []
     for number, source in enumerate(plans, start=1):
         by_collective = _inputs.plans(source, f"plan {number}")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -278,7 +279,7 @@ def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple
             raise Invalid(f"{label}: rank {quote(value)} is out of range (0 to {ranks - 1})")
         members.append(int(value))
     if len(set(members)) != len(members):
-        raise Invalid(f"{label}: a rank is named twice")
+        raise Invalid(f"{label}: rank {Counter(members).most_common(1)[0][0]} is named twice")
     return tuple(members)
 
 

@@ -189,7 +189,7 @@ class Topology(Displayed):
             if not limit.links:
                 raise Invalid(f"{position}: names no links; a limit bounds one link or several together")
             if len(set(limit.links)) != len(limit.links):
-                raise Invalid(f"{position}: names a link twice")
+                raise Invalid(f"{position}: names a link twice; list each once")
             if min(limit.links) < 0 or max(limit.links) >= self.links:
                 raise Invalid(f"{position}: link out of range (0 to {self.links - 1})")
 

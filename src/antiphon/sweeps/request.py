@@ -156,7 +156,8 @@ def sweep_request(file: SweepFile) -> SweepRequest:
     lists = file.prices or ([PriceList("price")] if any(m.price is not None for m in file.machines) else [])
     names = [prices.name or f"price {i + 1}" for i, prices in enumerate(lists)]
     if len(set(names)) < len(names):
-        raise Invalid("prices: two lists have the same name")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise Invalid(f"prices: two lists are named {quote(repeated)}; give each a name of its own")
     for name in set(names) & {*COLUMNS, REFUSED}:
         raise Invalid(f"prices: {name} is another column of the table; choose another name")
     cells: list[Cell] = []

@@ -93,9 +93,9 @@ class RecordedJob:
         if sum(map(len, self.ranks.values())) > MAX_ITEMS:
             raise Unsupported(f"the traces have more than {MAX_ITEMS} moments; record fewer steps")
         if not self.ranks or not self.calls:
-            raise Invalid("the traces have no collective")
+            raise Invalid("the traces have no collective; record steps in which the job communicates")
         if not self.steps:
-            raise Invalid("the traces have no whole step")
+            raise Invalid("the traces have no whole step; record at least one from its beginning to its end")
         for group in self.groups:
             if not 0 < group.size <= MAX_RANKS:
                 raise Invalid(f"group {quote(group.name)}: has {group.size} ranks")

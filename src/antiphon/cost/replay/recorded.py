@@ -68,9 +68,9 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
     """Join the traces of ranks into a job; raise Invalid if they do not call the same collectives. O(n log n)."""
     by_rank = {trace.rank: trace for trace in sorted(traces, key=lambda trace: trace.rank)}
     if not by_rank:
-        raise Invalid("the traces have no collective")
+        raise Invalid("the traces have no collective; record steps in which the job communicates")
     if len(by_rank) < len(traces):
-        raise Invalid("two of the traces are of the same rank")
+        raise Invalid("two of the traces are of the same rank; pass one file for each rank")
     step_counts = {len(trace.steps) for trace in by_rank.values()}
     if len(step_counts) > 1:
         raise Invalid(

@@ -322,7 +322,7 @@ def _read_cables(
     switches = set(switch_numbers)
     ranks = [node for node in range(nodes) if node not in switches]
     if not ranks:
-        raise Invalid("has switches alone")
+        raise Invalid("lists switches only, no hosts; nothing can communicate")
     # Renumber: ranks first, then switches.
     new_number = {node: new for new, node in enumerate([*ranks, *switch_numbers])}
     nvswitch_nodes = set(switch_numbers[:nvswitches])

@@ -182,7 +182,7 @@ class Group(Memory):
     ) -> tuple[int, int]:  # fmt: skip
         """Return the addresses of `where` and `lengths` for C. Refuse plans of other groups, and unsupported slices."""
         if plan.ranks is not self.handles:
-            raise Invalid("this plan is one of another group")
+            raise Invalid("this plan is one of another group; make one by plan() of this group")
         for array, kind in ((where, _ADDRESS_TYPE), (lengths, _LENGTH_TYPE)):
             if array.shape != (self.ranks, 3) or array.dtype != kind or not array.flags.c_contiguous:
                 raise Invalid(f"{self.ranks} ranks have 3 places and 3 lengths each, as uintp and int64")

@@ -77,7 +77,9 @@ def parse_learned(text: str) -> list[LearnedLine]:
     """Return the lines of a file's text."""
     first, *lines = text.removesuffix("\n").split("\n")
     if first != HEADER:
-        raise Invalid("this is no file of what was learned; ANTIPHON_LEARNED=FILE writes one")
+        raise Invalid(
+            "is no file of what was learned, which jobs write with ANTIPHON_LEARN=1 and ANTIPHON_LEARNED=FILE"
+        )
     return [_read_line(number, line) for number, line in enumerate(lines, 2)]
 
 

@@ -172,7 +172,7 @@ def read_recordings(path: str | os.PathLike[str]) -> list[CallRecording]:
                 raise Invalid(f"line {number}: {problem}, got {quote(','.join(row))}") from None
             times.setdefault((collective, nbytes), []).append(seconds)
         if not times:
-            raise Invalid("no call is recorded")
+            raise Invalid("no call is recorded: expected a row per call below the head")
     return [CallRecording(*key, tuple(head[2:]), np.array(seconds)) for key, seconds in times.items()]
 
 

@@ -120,7 +120,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     """
     all_plans = list(plans)
     if not all_plans:
-        raise Invalid("there are no plans to make a book of")
+        raise Invalid("there are no plans to compile; pass at least one, such as those of antiphon.tune")
     machine = all_plans[0].topology
     if any(plan.topology != machine for plan in all_plans[1:]):
         raise Invalid("the plans are for different machines; a book is for one")
@@ -359,7 +359,7 @@ def decode_book(data: bytes) -> Book:
 
     Its programs are trusted: the process that sent them has proven them. Use `proven_book` for other sources."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
-        raise Invalid("this is no book of Antiphon")
+        raise Invalid("not a compiled table of Antiphon: its first bytes are others; compile the table again")
     _, version, expected_checksum, head, size, *numbers = HEADER.unpack_from(data)
     ranks, page_count, program_count, member_count, host_count, name_bytes, label_bytes, dead_bytes = numbers
     if version != VERSION:

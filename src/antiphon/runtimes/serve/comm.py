@@ -221,7 +221,7 @@ class Comm:
         """
         if self.rank == self._check_root(root):
             if x is None:
-                raise Invalid("scatter: the root must give x")
+                raise Invalid("scatter: x is None at the root, which passes the data of all ranks as x")
             return self._scatter_array("scatter", x, out, "sum", root)
         if out is None:
             raise Invalid("scatter: at all processes but the root, out= must be given")
@@ -283,7 +283,7 @@ class Comm:
     def _begin_uneven(self, dtype: np.dtype[Any]) -> None:
         """Begin a call of an alltoall in which sizes may differ between processes."""
         if self._closed:
-            raise Invalid("comm: it has been closed")
+            raise Invalid("comm: called after close(); make another by antiphon.comm.connect")
         if self._serving is not None:
             self._serving.begin("alltoall", 0, type_code(dtype))
 
@@ -320,7 +320,7 @@ class Comm:
         combine_of(op)
         with self._lock:
             if self._closed:
-                raise Invalid("comm: it has been closed")
+                raise Invalid("comm: called after close(); make another by antiphon.comm.connect")
             if self._serving is None:  # a single process: every collective is a copy
                 if source is not None and len(target):
                     target[:] = source
