@@ -205,7 +205,7 @@ def run_mpi(table: str) -> None:
     with antiphon.comm.connect(turned, table) as c:
         rows = [np.full(3, float(r)) for r in range(c.ranks)]
         same(c.allreduce(rows[c.rank]), combined(rows, "sum"))
-    refused("closed", lambda: c.allreduce(np.ones(1)))
+    refused("after close()", lambda: c.allreduce(np.ones(1)))
     os.chdir(Path(table).parent)
     page = Path(__file__).parent.parent / "docs" / "numpy.md"
     with contextlib.redirect_stdout(io.StringIO()):

@@ -162,7 +162,7 @@ def test_of_several_schedules_the_best_for_a_size_or_all(capsys: Capture) -> Non
     for number in (1, len(every)):
         assert answer(capsys, "verify", f"many-{number}.json")["ok"]
     assert not Path("many.json").exists()
-    assert "add --nbytes" in complaint(capsys, "plan", *group, "--model", "alpha-beta")
+    assert "give --nbytes" in complaint(capsys, "plan", *group, "--model", "alpha-beta")
     assert "leave one of them out" in complaint(capsys, "plan", *group, "--model", "sccl", "--all")
     assert "did you mean" in complaint(capsys, "plan", *group, "--nbytes", "1KB", "--model", "alphabeta")
 

@@ -29,7 +29,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.cost import Profile, predict, prepare
-from antiphon.errors import Invalid, TimedOut, Unsupported
+from antiphon.errors import Invalid, NotFound, TimedOut, Unsupported
 from antiphon.registry import Entry, PlannerCapabilities, find
 from antiphon.select import Tuning, collective, pool, schedule_cache, tune, tuner
 from antiphon.select import task as _task
@@ -249,7 +249,7 @@ def test_what_the_model_cannot_price_is_refused_in_one_voice() -> None:
     assert len(said) > len(found.candidates) / 2
     assert found.unpriced in said
     assert found.unpriced in found.as_json()["notes"]
-    with pytest.raises(Invalid, match="model sccl cannot price this on delta"):
+    with pytest.raises(NotFound, match="model sccl cannot price this on delta"):
         found.plan  # noqa: B018
     assert quick(spec="dgx1v", planners=["ring"], model="sccl").unpriced == ""
 

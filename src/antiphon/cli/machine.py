@@ -371,7 +371,7 @@ def bound_command(
         str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False)
+        str, typer.Option(metavar="NAME", help="cost model, for --nbytes (default: alpha-beta)", show_default=False)
     ] = "",
     certificate: arg.Certificate = None,
 ) -> None:  # fmt: skip

@@ -138,7 +138,7 @@ class Tuning(Explorable):
         if not self.plans:
             reasons = list(
                 dict.fromkeys(c.reason for c in self.candidates if c.reason)
-            )  # those of named planners first
+            )  # named planners first
             why = self.unpriced or "; ".join(reasons[:2])
             raise NotFound(f"no planner could plan {self.collectives[0]}: {why}")
         return self.plans[self.collectives[0]]
