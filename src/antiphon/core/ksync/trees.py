@@ -37,6 +37,7 @@ By pairs, if not: V is at least the cost of the cheapest pair below, or of 2 n -
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ from antiphon.errors import Invalid
 
 # A check takes 3 ** ranks sums per step and tree: one for each set of owners before the step and each larger set after.
 MAX_RANKS, MAX_STEPS = 10, 100
+_FAR_SEND = FAR_COST >> 4  # stands for FAR_COST in sums, which then stay below 2 ** 63: at most MAX_RANKS are added
 Costs = Sequence[Sequence[Sequence[Any]]]  # of a send, by step (from 0), sender and receiver
 Rows = tuple[tuple[int, int, int], ...]  # (resource or bond, step, price or length)
 Tree = tuple[int, bool, Rows]  # root, whether the tree leads towards it, lengths of bonds
@@ -167,36 +169,46 @@ def list_tree_costs(costs: Costs) -> list[list[Any]]:
 
     Each other rank receives once. The last table is that after all steps, where only the set of all ranks costs 0.
     """
-    ranks = len(costs[0])
-    after = [FAR_COST] * ((1 << ranks) - 1) + [0]
+    by_step = np.minimum(np.array(costs), _FAR_SEND)  # [step][sender][receiver]
+    growths = _list_growths(by_step.shape[1])
+    after = np.full(1 << by_step.shape[1], _FAR_SEND, by_step.dtype)
+    after[-1] = 0
     tables = [after]
-    for step_costs in reversed(costs):
-        after = _costs_before(step_costs, after)
-        tables.append(after)
-    return tables[::-1]
+    for step_costs in by_step[::-1]:
+        tables.append(_costs_before(step_costs, tables[-1], growths))
+    return [np.where(table < _FAR_SEND, table, FAR_COST).tolist() for table in reversed(tables)]
 
 
-def _costs_before(step_costs: Sequence[Sequence[Any]], after: Sequence[Any]) -> list[Any]:
+class _Growths(NamedTuple):
+    """All pairs of a set of owners before a step and one after it, by the set before."""
+
+    before: Any
+    after: Any
+    first: Any  # by set before: its first pair
+    new: list[Any]  # by rank: the pairs in which it becomes an owner
+
+
+@functools.lru_cache(maxsize=MAX_RANKS)
+def _list_growths(ranks: int) -> _Growths:
+    sets = np.arange(1 << ranks)
+    before, after = np.nonzero((sets[:, None] & ~sets) == 0)
+    new = [np.flatnonzero((before ^ after) >> rank & 1) for rank in range(ranks)]
+    return _Growths(before, after, np.searchsorted(before, sets), new)
+
+
+def _costs_before(step_costs: Any, after: Any, growths: _Growths) -> Any:
     """Return by set of owners the least cost from this step on. `after`: the same from the next step on."""
-    ranks = range(len(step_costs))
-    arrival_costs = [_arrival_costs([row[receiver] for row in step_costs]) for receiver in ranks]
-    table = [FAR_COST]  # nobody owns anything
-    for owners in range(1, len(after)):
-        successors = [(owners, 0)]  # sets of owners after this step, and the cost of its sends
-        for receiver in ranks:
-            arrival_cost = arrival_costs[receiver][owners]
-            if not (owners >> receiver) & 1 and arrival_cost < FAR_COST:
-                successors += [(reached | (1 << receiver), cost + arrival_cost) for reached, cost in successors]
-        table.append(min(FAR_COST, *(cost + after[reached] for reached, cost in successors)))
-    return table
+    costs = np.zeros(len(growths.before), after.dtype)
+    for receiver, pairs in enumerate(growths.new):
+        costs[pairs] += _arrival_costs(step_costs[:, receiver])[growths.before[pairs]]
+    return np.minimum(np.minimum.reduceat(costs + after[growths.after], growths.first), _FAR_SEND)
 
 
-def _arrival_costs(costs_by_sender: Sequence[Any]) -> list[Any]:
+def _arrival_costs(costs_by_sender: Any) -> Any:
     """Return by set of owners the least cost of a send from one of them."""
-    table = [FAR_COST]
-    for owners in range(1, 1 << len(costs_by_sender)):
-        lowest_bit = owners & -owners
-        table.append(min(table[owners ^ lowest_bit], costs_by_sender[lowest_bit.bit_length() - 1]))
+    table = np.array([_FAR_SEND], costs_by_sender.dtype)
+    for cost in costs_by_sender:
+        table = np.concatenate((table, np.minimum(table, cost)))
     return table
 
 
