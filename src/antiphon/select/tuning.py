@@ -136,9 +136,7 @@ class Tuning(Explorable):
         if len(self.collectives) != 1:
             raise Invalid(f"{len(self.collectives)} collectives were tuned; take one of .plans by its name")
         if not self.plans:
-            reasons = list(
-                dict.fromkeys(c.reason for c in self.candidates if c.reason)
-            )  # named planners first
+            reasons = list(dict.fromkeys(c.reason for c in self.candidates if c.reason))  # named planners first
             why = self.unpriced or "; ".join(reasons[:2])
             raise NotFound(f"no planner could plan {self.collectives[0]}: {why}")
         return self.plans[self.collectives[0]]

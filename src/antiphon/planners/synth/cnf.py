@@ -36,15 +36,11 @@ class Clauses:
         half = len(literals) // 2
         first, second = self.count_true(literals[:half], max_count), self.count_true(literals[half:], max_count)
         outputs = [self.new_variable() for _ in range(min(len(literals), max_count + 1))]
-        for i in range(len(first) + 1):
-            for j in range(len(second) + 1):
-                if i + j == 0:
-                    continue
-                # i true on the left and j on the right imply i + j in total (clipped to the last output)
-                clause = [outputs[min(i + j, len(outputs)) - 1]]
-                if i:
-                    clause.append(-first[i - 1])
-                if j:
-                    clause.append(-second[j - 1])
-                self.rows.append(clause)
+        # i true on the left and j on the right imply i + j in total: its output is totals[i + j - 1]
+        totals = outputs + outputs[-1:] * (len(first) + len(second) - len(outputs))
+        left, right = [-x for x in first], [-y for y in second]
+        self.rows += [[total, y] for total, y in zip(totals, right, strict=False)]
+        for i, x in enumerate(left):
+            self.rows.append([totals[i], x])
+            self.rows += [[total, x, y] for total, y in zip(totals[i + 1 :], right, strict=False)]
         return outputs

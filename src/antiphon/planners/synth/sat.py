@@ -211,8 +211,9 @@ def _renumber_variables(clauses: Clauses, seed: int) -> tuple[list[list[int]], l
     if not seed:
         return clauses.rows, list(back.tolist())
     back[1:] = np.random.default_rng(seed).permutation(count) + 1
-    to = np.argsort(back).tolist()
-    return [[to[x] if x > 0 else -to[-x] for x in row] for row in clauses.rows], list(back.tolist())
+    to = np.argsort(back)
+    renumbered = [*to.tolist(), *(-to[:0:-1]).tolist()]  # by literal: -x takes the x-th place from the end
+    return [[renumbered[x] for x in row] for row in clauses.rows], list(back.tolist())
 
 
 def decode_model(task: Task, group: SymmetryGroup, encoding: Encoding, true_variables: set[int]) -> list[Move]:
