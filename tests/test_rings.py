@@ -29,6 +29,7 @@ from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.factor_swaps import join_by_swaps
 from antiphon.planners.rings.most_rings import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
+from antiphon.planners.rings.ring import ring as plan_by_ring
 from antiphon.planners.shared.groups import Groups, groups_from_places, parse_groups
 from antiphon.topologies import topology
 
@@ -249,3 +250,12 @@ def test_the_places_of_an_asymmetric_network() -> None:
     assert (str(groups), seating, steps_of(groups)) == ("8*32+8*16", list(range(384)), 46)
     schedule = only("hierarchical-ring", machine, "broadcast", pieces=1)
     assert schedule.steps == 46
+
+
+def test_a_chain_has_slices_for_the_size_that_is_asked_for() -> None:
+    """7 steps of 1 us; every further slice is a step more. Without a size, or for several, there are 32."""
+    machine, broadcast = topology("ring:ranks=8"), Collective("broadcast", 8)
+    sizes: dict[int | None, tuple[int | None, ...]] = {1000: (), 10**9: (), None: (), 2000: (10**9,)}
+    requests = [Request(machine, broadcast, nbytes=nbytes, also=also) for nbytes, also in sizes.items()]
+    pieces = [next(iter(plan_by_ring(request))).pieces for request in requests]
+    assert pieces == [1, 347, 32, 32]

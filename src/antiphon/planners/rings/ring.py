@@ -32,9 +32,10 @@ from antiphon.planners.rings.circles import (
     refuse_too_long,
 )
 from antiphon.planners.rings.cycles import widest_cycle
+from antiphon.planners.shared.pipelining import best_pieces
 from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import PairPaths, find_paths, narrowest_link
-from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, parse_order
+from antiphon.planners.shared.rows import Directions, finish_schedule, parse_order
 
 MOST_UNDIVIDED_RANKS = 64  # every rank sends P / 2 whole vectors: with more ranks, too much data
 MOST_CHUNKS = 8  # a block is split into at most this many chunks
@@ -48,6 +49,10 @@ RingOrder = Annotated[
 ]
 
 
+Pieces = Annotated[
+    int | None,
+    Option("pipelining depth (default: for broadcast and reduce the best for one size, else 32; else 1)", minimum=1),
+]
 Undivided = Annotated[
     bool | None,
     Option(
@@ -58,7 +63,7 @@ Undivided = Annotated[
 
 
 def ring(
-    request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None,
+    request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: Pieces = None,
     undivided: Undivided = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yield a schedule; for an allreduce on direct links without `pieces` also one that exchanges whole vectors.
@@ -79,7 +84,7 @@ def ring(
         plan_both_ways(collective, cycle) if len(usable) == 2 else plan_around(collective, orientations[usable[0]]),
         chunks,
     )
-    slices = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    slices = pieces if pieces is not None else _default_pieces(schedule, request)
     options = {"order": ",".join(map(str, cycle)), "directions": len(usable), "pieces": slices}
     if not undivided:
         yield finish_schedule(schedule, request, "ring", options, slices)
@@ -95,6 +100,16 @@ def ring(
         halves = [exchange_in_pairs(collective, order) for order in (cycle, [*cycle[1:], cycle[0]])]
         exchange = split(merge(halves), chunks)
         yield finish_schedule(exchange, request, "ring", {**options, "undivided": True}, slices)
+
+
+def _default_pieces(schedule: Schedule, request: Request) -> int:
+    """Return the number of slices of a chain: the best for one size, CHAIN_PIECES for several or any; 1 if no chain."""
+    if request.collective.kind not in CHAINS:
+        return 1
+    if request.nbytes is None or request.also:
+        return CHAIN_PIECES
+    routed = finish_schedule(schedule, request, "ring", {})
+    return best_pieces(routed, request.topology, request.nbytes, request.profile)
 
 
 def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
