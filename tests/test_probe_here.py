@@ -273,7 +273,7 @@ def test_an_unknown_gpu_of_amd_is_told(linux: Linux) -> None:
     _mi300x(linux)
     for properties in linux.root.rglob("nodes/*/properties"):
         properties.write_text(properties.read_text().replace("gfx_target_version 90402", "gfx_target_version 130000"))
-    has(seen(linux), "the driver names no make that is known: taken to be MI200, with PCIe 4 and, where it")
+    has(seen(linux), "the driver names no AMD GPU of the catalogue: taken to be MI200, with PCIe 4 and, where it")
 
 
 def test_amd_without_its_driver(linux: Linux) -> None:

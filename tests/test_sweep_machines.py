@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -219,6 +220,16 @@ def test_a_cluster_that_is_not_there_is_one_line(
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=refuse))
     with pytest.raises(NotFound, match=f"engine ray: {address}: (.*Connection refused|Invalid address format)"):
         run_sweep(study, engine=f"ray:{address}")
+
+
+def test_a_file_of_a_collective_is_one_and_unknown_links_with_a_price_are_named(tmp_path: Path) -> None:
+    antiphon.save(antiphon.collective("allgather", "ring:ranks=4"), tmp_path / "gather.json")
+    text = STUDY.replace("links = { link = 10 }", "bandwidth = { nosuch = 3 }")
+    text = re.sub(r"collectives = .*", f'collectives = ["{tmp_path}/gather.json", "allreduce@rows"]', text)
+    with pytest.warns(UnlikelyInput, match="links of kind nosuch"):
+        cells = read_sweep_file(write(tmp_path, text)).cells
+    assert any(cell.question is not None for cell in cells if cell.collective.endswith("gather.json"))
+    assert all(cell.refused for cell in cells if "@" in cell.collective)
 
 
 def test_the_picture_needs_prices(result: SweepResult) -> None:

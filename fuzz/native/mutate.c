@@ -54,15 +54,15 @@ typedef struct {
 static int open_input(file *f, unsigned char *bytes, size_t size) {
     *f = (file){bytes, size, 0, 0};
     if (size < AP_PROGRAM_HEADER) return 0;
-    f->head = u64_at(bytes + 16), f->ranks = u32_at(bytes + 36);
+    f->head = read_number(bytes + 16, 8), f->ranks = u32_at(bytes + 36);
     return f->head >= AP_PROGRAM_HEADER && f->head <= size && f->ranks && f->ranks <= (f->head - AP_PROGRAM_HEADER) / (2 * ENTRY);
 }
 
 static unsigned char *find_entry(const file *f, uint64_t number) { return f->bytes + f->head - ENTRY * (2 * f->ranks - number); }
 
 static unsigned char *find_section(const file *f, uint64_t number, uint64_t *size) {
-    uint64_t begin = u64_at(find_entry(f, number));
-    *size = u64_at(find_entry(f, number) + 8);
+    uint64_t begin = read_number(find_entry(f, number), 8);
+    *size = read_number(find_entry(f, number) + 8, 8);
     return begin >= f->head && begin <= f->size && *size <= f->size - begin && *size >= SECTION ? f->bytes + begin : NULL;
 }
 
@@ -133,7 +133,7 @@ static size_t resize_table(file *f, uint64_t number, size_t limit) {
     write_number(s + 24 + 4 * which, 4, (uint64_t)(rows + (larger ? 1 : -1)));
     write_number(find_entry(f, number) + 8, 8, size + (uint64_t)by);
     for (uint64_t i = 0; i < 2 * f->ranks; i++)
-        if (u64_at(find_entry(f, i)) >= moved) write_number(find_entry(f, i), 8, u64_at(find_entry(f, i)) + (uint64_t)by);
+        if (read_number(find_entry(f, i), 8) >= moved) write_number(find_entry(f, i), 8, read_number(find_entry(f, i), 8) + (uint64_t)by);
     f->size = (size_t)((int64_t)f->size + by);
     write_number(f->bytes + 24, 8, f->size);
     return f->size;
@@ -193,12 +193,12 @@ static int program_in(unsigned char *b, size_t size, uint64_t head, uint32_t num
     uint32_t programs = u32_at(b + 40);
     if ((uint64_t)programs * ENTRY > head - BOOK_HEADER || number >= programs) return 0;
     const unsigned char *e = b + head - (uint64_t)ENTRY * (programs - number);
-    uint64_t at = u64_at(e), bytes = u64_at(e + 8);
+    uint64_t at = read_number(e, 8), bytes = read_number(e + 8, 8);
     return at >= head && at <= size && bytes <= size - at && open_input(f, b + at, bytes);
 }
 
 static void mend_book(unsigned char *b, size_t size) {
-    uint64_t head = u64_at(b + 16);
+    uint64_t head = read_number(b + 16, 8);
     if (head < BOOK_HEADER || head > size) return;
     file f;
     for (uint32_t i = 0; i < u32_at(b + 40) && i < 64; i++)
@@ -216,7 +216,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t limit, unsigne
     file f;
     int book = size >= BOOK_HEADER && ap_is_book(data, size);
     for (uint32_t turns = 1 + draw_number(draw_number(3) ? 1 : 4); turns; turns--) {
-        uint64_t head = book ? u64_at(data + 16) : 0;
+        uint64_t head = book ? read_number(data + 16, 8) : 0;
         if (!draw_number(64)) {
             size = LLVMFuzzerMutate(data, size, limit);
             break;

@@ -103,15 +103,18 @@ def unknown(label: str, name: object, known_names: Iterable[str], *, listed_by: 
 def near_miss(name: str, names: Sequence[str]) -> str | None:
     """Return the name that was most likely meant, or None.
 
-    That is a name that goes on behind it with a hyphen, else a close match by difflib, else a name of the same length
-    that differs in one letter, as difflib rates short names too low.
+    That is the same name in other case, else one that goes on behind it with a hyphen, else a close match by difflib,
+    else a name of the same length that differs in one letter, as difflib rates short names too low.
 
-    >>> [near_miss(name, ["allreduce", "dst", "src", "rccl-6"]) for name in ("Alreduce", "srk", "nccl", "rccl")]
-    ['allreduce', 'src', None, 'rccl-6']
+    >>> [near_miss(name, ["allreduce", "nvls-tree", "nvls", "src"]) for name in ("Alreduce", "srk", "nccl", "NVLS")]
+    ['allreduce', 'src', None, 'nvls']
+    >>> near_miss("rccl", ["rccl-6"])
+    'rccl-6'
     """
     name_of_lower = {spelling.lower(): spelling for spelling in names}
     word = name.lower()
-    matches = [spelling for spelling in name_of_lower if word and spelling.startswith(f"{word}-")]
+    matches = [word] if word in name_of_lower else []
+    matches += [spelling for spelling in name_of_lower if word and spelling.startswith(f"{word}-")]
     matches += difflib.get_close_matches(word, name_of_lower, n=1, cutoff=NEAR)
     matches += [
         spelling

@@ -57,7 +57,7 @@ def predict(
     list of dict
         A row per size: collective, topology, planner, nbytes, seconds, algbw, busbw, terms (seconds by cause, such as
         latency), bottleneck, note, model, rests_on (the calibration of the figure, or "not calibrated"), gap (seconds
-        over the lower bound by this model; None if that is unknown, and above 128 ranks) and gap_model.
+        over the lower bound by this model; None if that is unknown, and above 64 ranks) and gap_model (of one plan).
 
     Raises
     ------

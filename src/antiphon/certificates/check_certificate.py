@@ -4,7 +4,7 @@
 frontier.schema.json, beside it, describes the format. Exit code 0: all holds; 1: the first error is printed; 2: FILE
 cannot be read. Checked exactly, without code of the package, from the machine and the collective (`blocks`) in FILE:
 
-    points       each schedule is run transfer by transfer in order; (C, S, R), gaps and labels follow from it and below
+    points       each schedule is run, sums in order; (C, S, R), gaps and labels follow from it and from the lines below
     bounds       on steps by distances, on R/C by prices of links and partitions; switches are taken to forward only
     impossible   by prices in each step, for every split of R; proofs by resolution are counted only
 """
@@ -271,7 +271,7 @@ def check(file):
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     require(all(len(dict(side)) == len(side) for _, *sides in file["blocks"] for side in sides), "ranks: one is twice")
-    require({r for _, *sides in blocks for r in {*sides[0], *sides[1]}} <= {*range(machine.ranks)}, "no such rank")
+    require({r for _, a, b in blocks for r in (*a, *b)} <= {*range(machine.ranks)}, "blocks: no such rank")
     weights = [weight for weight, *_ in blocks]  # smallest whole numbers: a block is cut into a multiple of its weight
     require(min(weights) >= 0 and math.gcd(*weights) == 1, "blocks: a weight is negative, or all have a common divisor")
     least_steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))

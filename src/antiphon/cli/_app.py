@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -140,8 +141,8 @@ class _Reporter:
         """Return what to add to the error for a command that the group lacks; "" if nothing is likely."""
         from antiphon.core.collective import kind_named
 
-        if kind_named(name) and group is not None and "tune" in group.commands:
-            return f"; what is to be done with it comes first: antiphon tune {' '.join(self.arguments)}"
+        if kind_named(name) and "tune" in group.commands:
+            return f"; what is to be done with it comes first: antiphon tune {shlex.join(self.arguments)}"
         suggestion = near_miss(name, [other for other, command in group.commands.items() if not command.hidden])
         return f"; did you mean {suggestion!r}?" if suggestion else ""
 

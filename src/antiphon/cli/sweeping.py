@@ -143,6 +143,8 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
 def _answer_text(answer: Answer) -> str:
     """Return what `tune` prints without a store; only the last note says where the plan comes from."""
     origin = "from the store, verified again on this machine" if answer.stored else "made now"
+    if answer.stopped:
+        origin += f" and not stored, as the budget stopped {plural(answer.stopped, 'planner')}"
     return tuning_text(answer.tuning, origin=origin)
 
 

@@ -249,11 +249,7 @@ def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list
         files.append(f"{row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}")
     lines = [f"{'will run' if running else 'will NOT run'} by {runtime}"]
     for files, findings in findings_by_text.values():
-        lines += ["", *(f"  {file}" for file in files)]
-        for finding in findings:
-            lines += paragraph(f"{finding['outcome']}: {finding['why']}", first="    ", rest=" " * 6)
-            if finding["instead"]:
-                lines += paragraph(f"do this: {finding['instead']}", first=" " * 6, rest=" " * 8)
+        lines += ["", *(f"  {file}" for file in files), *_finding_lines(findings)]
     if hidden and not every:
         note = f"{plural(len(hidden), 'file')} for other calls (--all shows why they do not apply)"
         lines += ["", *paragraph(note)]

@@ -48,7 +48,7 @@ def check_plan(plan: Plan, runtime: RuntimeRules, call: ApplicationCall) -> list
         _check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)
         for name, contents in plan_files.items()
     ]
-    for in_place in (True, False):
+    for in_place in (True, False) if call.in_place is None else (call.in_place,):
         serving = [row for row, head in checked if head is not None and head.serves(in_place) and not row["other_size"]]
         if serving:  # the note of other files that these calls lack a file would be wrong
             note = not_served(in_place).as_json()

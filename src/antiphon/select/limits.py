@@ -41,7 +41,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
 
 MAX_SHOWN_LINKS = 10  # lost links that are listed
-MAX_RANKS_GAP = 128  # on larger machines the bound takes longer than the prediction that it is compared with
+MAX_RANKS_GAP = 64  # on these the bound takes some 0.3 s at most; on larger machines a prediction states no gap
 SAME_BANDWIDTH = 1e-12  # relative: sums of bandwidths may differ by rounding
 
 

@@ -389,7 +389,7 @@ def _with_subject(checked: Checked, about: str) -> Checked:
 
 
 def _claims_text(texts: tuple[str, ...], point: str) -> str:
-    """Return statements in one line; one that begins with the point is about the schedule itself."""
+    """Return statements in one line; the point in them is the schedule itself."""
     return "; ".join(text.replace(f"(C, S, R) = {point} ", "this schedule ", 1) for text in texts)
 
 

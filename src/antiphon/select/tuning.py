@@ -137,7 +137,7 @@ class Tuning(Explorable):
             raise Invalid(f"{len(self.collectives)} collectives were tuned; take one of .plans by its name")
         if not self.plans:
             reasons = list(dict.fromkeys(c.reason for c in self.candidates if c.reason))  # named planners first
-            why = self.unpriced or "; ".join(reasons[:2])
+            why = self.unpriced or "; ".join(reasons[:2]) or "it was interrupted before any of them ended"
             raise NotFound(f"no planner could plan {self.collectives[0]}: {why}")
         return self.plans[self.collectives[0]]
 

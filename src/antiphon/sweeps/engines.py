@@ -114,8 +114,8 @@ def _check_address(address: str) -> None:
     if not (host and port.isdecimal()):
         return  # such as "auto"
     try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: no name of a host
         raise NotFound(f"engine ray: {address}: {_first_line(error)}") from None
 
 

@@ -44,7 +44,7 @@ from antiphon.cost import as_profile, model_of
 from antiphon.errors import AntiphonError, Invalid, quote, unknown, warn_unlikely
 from antiphon.registry import find
 from antiphon.select.family import replace_option
-from antiphon.select.parse_request import budget_of, machine_of, sizes_of
+from antiphon.select.parse_request import budget_of, is_file, machine_of, sizes_of
 from antiphon.select.parse_request import collective as collective_of
 from antiphon.select.store import Question
 
@@ -186,15 +186,19 @@ def sweep_request(file: SweepFile) -> SweepRequest:
             except AntiphonError as error:  # such as a root that a small machine lacks
                 cells.append(Cell(spec, text, question=None, refused=str(error)))
     # only a warning, as a price list may serve several sweeps
-    for kind in sorted({kind for prices in lists for kind in prices.links} - link_kinds) if ranks else ():
+    for kind in (
+        sorted({k for prices in lists for k in (*prices.links, *prices.bandwidth)} - link_kinds) if ranks else ()
+    ):
         warn_unlikely(f"prices: no machine has links of kind {kind}, only {', '.join(sorted(link_kinds))}")
     return SweepRequest(tuple(cells), sizes, priced, budget, ranks)
 
 
 def _read_collective(text: str) -> tuple[str, int | None]:
-    """Return the kind and the root of a collective as in the file, "allreduce" or "broadcast:root=2"."""
+    """Return the kind (or path) and the root of a collective as in the file, "allreduce" or "broadcast:root=2"."""
     name, _, tail = text.partition(":root=")
     kind = kind_named(name)
+    if kind is None and (is_file(text) or "@" in text):  # "@": groups, which depend on the machine
+        return text, None
     if kind is None:
         raise unknown("collective", name, KINDS)
     if tail and kind not in ROOTED:

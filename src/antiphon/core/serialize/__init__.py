@@ -37,7 +37,7 @@ FORMATS = (TOPOLOGY, COLLECTIVE, PLAN)
 # Formats of this package's other files: what such a file holds, and what reads it
 OTHER_FORMATS = {
     "antiphon-frontier": "a frontier, which verify and explore read; frontier -o plan.json writes its points as a plan",
-    "antiphon-table": "a table of plans",
+    "antiphon-table": "a table of plans, which verify, run and export read",
     "antiphon-profile": "a profile, which --profile reads",
 }
 K = TypeVar("K", Topology, Collective, Plan)

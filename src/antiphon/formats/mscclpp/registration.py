@@ -173,7 +173,9 @@ def register(builder, rank, world_size, ranks_per_node, sum_only=False):
     served = getattr(builder, "antiphon_served", set()) | {{(row[2], row[9]) for row in PLANS}}  # also by other modules
     leaving = sorted({{kind for kind, _ in served if kind not in WAITING}})
     if leaving and any(packets for _, packets in served):
-        raise RuntimeError(f"plans by packets may hang beside plans for {{', '.join(leaving)}}, which ranks leave soon")
+        raise RuntimeError(
+            f"plans by packets may hang beside plans for {{', '.join(leaving)}}: a rank may leave before others enter"
+        )
     import mscclpp
 
     builder.antiphon_served = served

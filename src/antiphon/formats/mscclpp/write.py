@@ -122,7 +122,8 @@ def mscclpp_json(
         if early_leavers and packet_limit != 0 and by_packets[kind]:
             packet_limit, names = 0, ", ".join(early_leavers)
             notes.append(
-                f"no packets: a rank may leave {names} before others enter; export the others one by one (FILE:COLL)"
+                f"no packets: a rank may leave {names} before others enter; export the others apart (FILE:COLL), and "
+                "register only one of the exports"
             )
         try:
             # notes on ranges that tuning left to NCCL; NotFound if all are

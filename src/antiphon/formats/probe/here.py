@@ -272,7 +272,7 @@ class _LinuxDevices:
             if gpu_type is None:  # reader `rocm` assumes these links as well
                 gpu_type = MI200
                 self.notes.append(
-                    f"the driver names no make that is known: taken to be {MI200.name}, with PCIe "
+                    f"the driver names no AMD GPU of the catalogue: taken to be {MI200.name}, with PCIe "
                     f"{MI200.pcie_generation} and, where it states no bandwidth, {format_bandwidth(MI200.link)} each "
                     "way per xGMI link"
                 )

@@ -278,8 +278,8 @@ def _add_bonds(
     lacks_bandwidth = [megabytes is None for _, megabytes in bandwidths.values()]
     if gpu_type is None:
         box.notes.append(
-            f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way, as of MI200: no make "
-            "that is known is named"
+            f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way, as of MI200: no AMD "
+            "GPU of the catalogue is named"
         )
     if all(lacks_bandwidth) and gpu_type == MI200 and direct in (_catalogue_pairs(8), _catalogue_pairs(16)):
         catalogue_machine = mi250(gcds=len(gpus))

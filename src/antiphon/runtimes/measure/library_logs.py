@@ -211,10 +211,10 @@ def _compare(named: Sequence[tuple[str, BenchmarkRun]], machine: Topology) -> tu
     gpu = _usual([item.run.gpu for item in default if item.run.gpu], fallback="")
     variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
     sizes = {row.nbytes for item in default for row in item.run.rows}
-    variables_known = bool(variables) or any(item.run.shows_command for item in default)
+    shows_variables = bool(variables) or any(item.run.shows_command for item in default)
     for item in candidates:
         # If the default's logs show neither variables nor a command, theirs are unknown.
-        differing = sorted(item.other_variables() - variables) if variables_known else []
+        differing = sorted(item.other_variables() - variables) if shows_variables else []
         if library and item.run.library not in ("", library):
             aside.append(f"{item.file}: {item.run.library}, but the default ran with {library}")
         elif gpu and item.run.gpu not in ("", gpu):
@@ -257,7 +257,9 @@ def _read_setting(variables: Mapping[str, str], kind: str) -> LibraryCandidate:
     protocol = _only_value("NCCL_PROTO", variables, kind, PROTOCOLS)
     limits = dict.fromkeys(variables[key] for key in CHANNELS if key in variables)
     if len(limits) > 1:
-        raise Invalid(f"channels {' and '.join(limits)}: forces no number of channels; set both limits to one")
+        raise Invalid(
+            f"channels {' and '.join(limits)}: forces no number of channels; set both limits to the same number"
+        )
     channels = next(iter(limits), "")
     parameters = dict[str, int]()
     for name, text, limit in (("channels", channels, MAX_CHANNELS), ("chunk", variables.get(CHUNK, ""), MAX_CHUNK)):

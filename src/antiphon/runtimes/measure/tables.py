@@ -52,8 +52,8 @@ def no_formula(path: str | os.PathLike[str]) -> Invalid:
     """Return the error that a file for `fit genmodel` would have no rows."""
     names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
     return Invalid(
-        f"{os.fspath(path)}: nothing measured could be fitted; there are formulas for float32 sums in one piece by the "
-        f"planners {names} (ring: with directions=1; halving-doubling: of 2, 4, 8, ... ranks)"
+        f"{os.fspath(path)}: no measurement of these plans could be fitted; there are formulas for float32 sums "
+        f"in one piece by the planners {names} (ring: with directions=1; halving-doubling: of 2, 4, 8, ... ranks)"
     )
 
 

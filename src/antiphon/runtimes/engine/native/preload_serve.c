@@ -165,9 +165,10 @@ static int check_call(call_state *x) {
     /* the size is measured below while plans are awaited, and for those who watch */
     const int needs_size = g->reason == AP_WAITING || (g->reason == AP_NO_TABLE && ap_preload.set.watch_path[0]);
     if (g->reason && !needs_size) return g->reason;
-    if (ap_has_root(c->kind) && (c->root < 0 || c->root >= g->size)) return AP_BAD_ARGUMENTS;
+    const int is_bad = ap_has_root(c->kind) && (c->root < 0 || c->root >= g->size);
     x->at_root = g->rank == c->root;
-    int reason = measure_call(x);
+    int reason = is_bad ? AP_BAD_ARGUMENTS : measure_call(x);
+    if (g->reason == AP_NO_TABLE) return AP_NO_TABLE;
     if (reason) return reason;
     if (g->reason) return g->reason;
     if ((reason = ap_group_choose_row(g, c->kind, c->root, x->bytes, &x->row))) {
