@@ -125,7 +125,7 @@ def test_run_names_the_plan_that_ran(
     first, _, rest = capsys.readouterr().out.partition("\n")
     (row,) = json.loads(rest[rest.index("{") :])["rows"]
     assert row["topology"] == drop_items(kite(), ["0-1"]).name
-    assert f"ANTIPHON_DEAD leaves: allreduce on {row['topology']} by {row['planner']}" in first
+    assert f"ANTIPHON_DEAD leaves: allreduce on {row['topology']}, planner {row['planner']}" in first
 
 
 def test_plans_for_the_ranks_that_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

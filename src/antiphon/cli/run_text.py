@@ -51,7 +51,7 @@ def surviving_text(rows: Sequence[Row]) -> str:
     if not read_dead():
         return ""
     planners = list_first(list(dict.fromkeys(str(row["planner"]) for row in rows if row["planner"])), limit=4)
-    plan = f"{rows[0]['collective']} on {rows[0]['topology']}{f' by {planners}' if planners else ''}"
+    plan = f"{rows[0]['collective']} on {rows[0]['topology']}{f', planner {planners}' if planners else ''}"
     return "\n".join(paragraph(f"the plan for what {DEAD} leaves: {plan}", first="")) + "\n"
 
 

@@ -111,16 +111,16 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
 
 
 def _advise_format(data: bytes) -> str:
-    """Return how to mend a file without a format, judging by its keys: what it likely is, or was meant to be."""
+    """Return advice on a file that lacks a format, by its keys: the format to write, or another file to use."""
     keys = decode(data, dict[str, msgspec.Raw]).keys()
     if keys & {"verdict", "rows"} or (keys >= {"topology", "collective"} and "entries" not in keys):
         return "if a command printed it (--json), use the file that its option -o writes"
-    likely = TOPOLOGY
+    format_name = TOPOLOGY
     if "entries" in keys:
-        likely = PLAN
+        format_name = PLAN
     elif keys & {"kind", "blocks", "roots"} and not keys & {"links", "types"}:
-        likely = COLLECTIVE
-    return f'the first keys are for example "format": "{likely}", "version": 1'
+        format_name = COLLECTIVE
+    return f'the first keys are for example "format": "{format_name}", "version": 1'
 
 
 def load_topology(path: str | os.PathLike[str]) -> Topology:
