@@ -253,7 +253,7 @@ _LONG_SIZES = (  # units of sizes, from the largest
 
 
 def format_size(nbytes: int, family: str = "") -> str:
-    """Write a size in its shortest exact form: 65536 -> 64KiB, 64000 -> 64KB.
+    """Write a size in its shortest exact form: 65536 -> 64KiB, 64000 -> 64KB, and 4096000 -> 4.096MB.
 
     `family`: the units to prefer for sizes that are whole in both families; DECIMAL allows up to three digits after the
     point (131072000 -> 131.072MB).
@@ -267,7 +267,11 @@ def format_size(nbytes: int, family: str = "") -> str:
         if is_decimal and 0 < quotient < 1000 and three_digits_suffice:
             return f"{quotient}.{rest * 1000 // scale:03}".rstrip("0") + unit
     exact_texts = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
-    return min(exact_texts, key=len, default=f"{nbytes}B")
+    text = min(exact_texts, key=len, default=f"{nbytes}B")
+    if family or not re.match(r"[0-9]{4,}[KMGTP]", text):
+        return text
+    with_point = format_size(nbytes, DECIMAL)  # 4.096MB instead of 4096KB, where three digits suffice
+    return with_point if "." in with_point else text
 
 
 def size_family(sizes: Iterable[int]) -> str:
