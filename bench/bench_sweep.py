@@ -26,7 +26,7 @@ from antiphon.sweeps.request import SweepRequest, read_sweep_file
 from antiphon.sweeps.results import SweepResult, run_sweep
 
 MODULES = {"processes:2": "antiphon", "dask": "distributed", "ray": "ray"}
-WORKER = "spawn_main|ray::plan_cell|ray::IDLE"
+MARKS = ("spawn_main", "ray::_result_or_error", "ray::IDLE")  # in the command lines of workers of Dask and Ray
 STUDY = """
 collectives = "allreduce"
 nbytes = "1KB:1GB:1000"
@@ -61,8 +61,9 @@ def list_workers() -> list[int]:
             pid = parents[pid]
         return pid == os.getpid()
 
-    marks = WORKER.split("|")
-    return [pid for pid, text in words.items() if any(m in text for m in marks) and pid != os.getpid() and is_ours(pid)]
+    own = words[os.getpid()]  # also the words of a forked worker
+    workers = [pid for pid, text in words.items() if text == own or any(mark in text for mark in MARKS)]
+    return [pid for pid in workers if pid != os.getpid() and is_ours(pid)]
 
 
 class Watch:

@@ -1,9 +1,10 @@
 """How near to the lower bound by size the best plan comes: machines x collectives x sizes, by `tune`, model alpha-beta.
 
-Run: python bench/bench_zoo.py [--kinds gather,alltoall] [--sizes 1GB] [--part 0/8] [SPEC ...]. Without specs all
-machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics, smallest first; a part
-of them with --part, or some --planners alone, for runs that must be short. Printed is best plan / bound, for every
-machine and size; what is above 1.05 with the planner. The bound is that of `antiphon bound --nbytes`.
+Run: python bench/bench_zoo.py [--kinds gather,alltoall] [--sizes 1GB] [--engine processes:2] [SPEC ...]. Without specs
+all machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics, smallest first; some
+--planners alone for runs that must be short. Cases are run by an engine, as those of `antiphon sweep`. Printed is best
+plan / bound, for every machine and size; what is above 1.05 with the planner. The bound is that of `antiphon bound
+--nbytes`.
 
 Planners are asked in three rounds: those that usually win, then others that are quick, then all that are left. A case
 is done as soon as its best plan is within 1 % of the bound at all sizes; --rounds 1 stops after the first round. All
@@ -30,7 +31,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from _common import keep, kept, print_machine
@@ -41,7 +42,7 @@ from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
-from antiphon.isolate import interrupted_after
+from antiphon.isolate import interrupted_after, run_each, run_jobs
 from antiphon.registry import call, find, table
 from antiphon.select.limits import least_times
 from antiphon.select.schedule_cache import add_pieces, digest_rows
@@ -80,10 +81,18 @@ def small(specs: list[str]) -> list[str]:
     return [spec for spec in dict.fromkeys(specs) if antiphon.topology(spec).ranks <= MOST_RANKS]
 
 
-def cases(specs: list[str], kinds: list[str], part: str) -> list[tuple[str, str]]:
-    mine, parts = (int(number) for number in part.split("/"))
+def cases(specs: list[str], kinds: list[str]) -> list[tuple[str, str]]:
     mixed = sorted(small(specs), key=lambda spec: antiphon.topology(spec).ranks)
-    return [(spec, kind) for spec in mixed for kind in kinds][mine::parts]
+    return [(spec, kind) for spec in mixed for kind in kinds]
+
+
+def results_of(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], engine: str) -> Iterator[tuple[str, Any]]:
+    """Yield cases by name with their results, as the engine computes them. A job begins with the machine and the
+    collective."""
+    for number, result in run_jobs(function, dict(enumerate(jobs)), engine):
+        if isinstance(result, AntiphonError):
+            raise result
+        yield " ".join(jobs[number][:2]), result
 
 
 def everyone(machine: Topology, kind: str) -> list[str]:
@@ -201,13 +210,15 @@ def check_safety(spec: str, kind: str) -> dict[str, Any]:
     return {"schedules": len(seen), "planners": len(asked), "below": below, "stopped": stopped, "cpu": cpu}
 
 
-def print_safety(wanted: list[tuple[str, str]], again: bool) -> int:
+def print_safety(wanted: list[tuple[str, str]], again: bool, engine: str) -> int:
     """Check the cases that no earlier run has checked, and print all; 1 if a schedule is below its bound."""
     known = kept("safety")
+    missing = [case for case in wanted if again or " ".join(case) not in known]
+    for key, result in results_of(check_safety, missing, engine):
+        known = keep("safety", {key: result})
+        print(f"checked: {key}", file=sys.stderr)
     for spec, kind in wanted:
         key = f"{spec} {kind}"
-        if again or key not in known:
-            known = keep("safety", {key: check_safety(spec, kind)})
         case = known[key]
         notes = [f"stopped: {', '.join(case['stopped'])}"] if case["stopped"] else []
         print(f"{key}: {case['schedules']} schedules, {case['cpu']} s", *case["below"], *notes, sep="\n  ", flush=True)
@@ -218,23 +229,27 @@ def print_safety(wanted: list[tuple[str, str]], again: bool) -> int:
     return int(faults > 0)
 
 
-def print_attained(specs: list[str]) -> None:
-    """Print best plan over bound of collectives that spread or sum all data, each size tuned alone."""
+def attained(spec: str, kind: str) -> list[float]:
+    """Best plan over bound, each size tuned alone."""
+    planners = everyone(antiphon.topology(spec), kind)
+    return [measured(spec, kind, [size], planners)[format_size(size)]["ratio"] for size in ATTAINED_SIZES]
+
+
+def print_attained(specs: list[str], engine: str) -> None:
+    """Print best plan over bound of collectives that spread or sum all data."""
     print("machine collective", *(format_size(size) for size in ATTAINED_SIZES))
-    for spec in specs:
-        for kind in ("broadcast", "allgather", "allreduce"):
-            planners = everyone(antiphon.topology(spec), kind)
-            ratios = [measured(spec, kind, [size], planners)[format_size(size)]["ratio"] for size in ATTAINED_SIZES]
-            print(spec, kind, *(f"{ratio:.3f}" for ratio in ratios), flush=True)
+    wanted = [(spec, kind) for spec in specs for kind in ("broadcast", "allgather", "allreduce")]
+    for (spec, kind), ratios in zip(wanted, run_each(attained, wanted, engine), strict=True):
+        print(spec, kind, *(f"{ratio:.3f}" for ratio in ratios), flush=True)
 
 
-def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
+def told(name: str, case: dict[str, Any], sizes: list[str]) -> str:
     """A line of a case; who made what is above."""
     some = [case.get(size, {}) for size in sizes]
     ratios = [f"{one['ratio']:.3f}" if "ratio" in one else "-" for one in some]
     above = [one for one in some if one.get("ratio", 0.0) > ABOVE]
     who = "; ".join(one["by"] for one in above)
-    return " ".join([spec, kind, *ratios, f"{case['cpu']:.1f}s", who]).strip()
+    return " ".join([name, *ratios, f"{case['cpu']:.1f}s", who]).strip()
 
 
 def print_kept(cases: dict[str, dict[str, Any]], size: str, specs: list[str]) -> None:
@@ -277,7 +292,7 @@ def main() -> None:
     parser.add_argument("specs", nargs="*")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--sizes", default="1KiB,64KiB,1MiB,1GB")
-    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--engine", default="processes")
     parser.add_argument("--planners", default="")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--again", action="store_true")
@@ -293,23 +308,23 @@ def main() -> None:
     specs = given.specs or list(machines())
     if given.safety and not given.specs:
         specs = list(dict.fromkeys(key.rsplit(" ", 1)[0] for key, case in known.items() if "1KiB" in case))
-    wanted = cases(specs, given.kinds.split(","), given.part)
+    wanted = cases(specs, given.kinds.split(","))
     planners = [name for name in given.planners.split(",") if name]
     if given.safety:
-        sys.exit(print_safety(wanted, given.again))
+        sys.exit(print_safety(wanted, given.again, given.engine))
     if given.attained:
-        print_attained(given.specs or list(ATTAINED))
+        print_attained(given.specs or list(ATTAINED), given.engine)
         return
     if planners:
-        for spec, kind in wanted:
-            known[f"{spec} {kind}"] = measured(spec, kind, sizes, planners)
-            print(told(spec, kind, known[f"{spec} {kind}"], names), flush=True)
+        for key, result in results_of(measured, [(*case, sizes, planners) for case in wanted], given.engine):
+            known[key] = result
+            print(told(key, result, names), flush=True)
     elif given.bounds:
-        for spec, kind in wanted:
-            if (key := f"{spec} {kind}") in known:
-                known = keep("zoo", {key: bounded_anew(spec, kind, known[key])})
+        jobs = [(*case, known[" ".join(case)]) for case in wanted if " ".join(case) in known]
+        for key, result in results_of(bounded_anew, jobs, given.engine):
+            known = keep("zoo", {key: result})
     elif not given.table:
-        known = in_rounds(wanted, sizes, given.rounds, given.again)
+        known = in_rounds(wanted, sizes, given.rounds, given.again, given.engine)
     if given.table:
         print_kept(known, names[-1], small(given.specs or list(machines())))
     mine = {f"{spec} {kind}": known[f"{spec} {kind}"] for spec, kind in wanted if f"{spec} {kind}" in known}
@@ -317,19 +332,20 @@ def main() -> None:
         print(summary(mine, name))
 
 
-def in_rounds(wanted: list[tuple[str, str]], sizes: list[int], rounds: int, again: bool) -> dict[str, dict[str, Any]]:
+def in_rounds(
+    wanted: list[tuple[str, str]], sizes: list[int], rounds: int, again: bool, engine: str
+) -> dict[str, dict[str, Any]]:
     """Asks for what is missing, and tells all that is kept then."""
     names = [format_size(size) for size in sizes]
     known = kept("zoo")
     for number in range(rounds):
-        for spec, kind in wanted:
-            key = f"{spec} {kind}"
-            old = {} if again and not number else known.get(key, {})
-            new = one_round(spec, kind, old, sizes, number)
+        olds = [{} if again and not number else known.get(" ".join(case), {}) for case in wanted]
+        jobs = [(*case, old, sizes, number) for case, old in zip(wanted, olds, strict=True)]
+        for key, new in results_of(one_round, jobs, engine):
             if new:
                 known = keep("zoo", {key: new})
             if new or number == rounds - 1:
-                print(told(spec, kind, known[key], names), flush=True)
+                print(told(key, known[key], names), flush=True)
     return known
 
 

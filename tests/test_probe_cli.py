@@ -103,8 +103,10 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert "mine: 32 ranks, 1 switch" in text
     assert "host0 is n0, host3 is n3" in text
     assert alike("./four.json", "cluster:box=dgx1v,boxes=4")
-    said(capsys, "topology join box.xml net.txt --only n1,n3 -o two.json")
+    said(capsys, "topology join box.xml net.txt:only=n1,n3 -o two.json")
     assert alike("./two.json", "cluster:box=dgx1v,boxes=2")
+    assert run(["topology", "join", "box.xml", "net.txt", "--only", "n1,n3"]) == 0
+    assert "is now `FABRIC:only=HOSTS`" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[0,2-3]")
     assert "only the hosts of this job: n[0,2-3]" in said(capsys, "topology join dgx1v net.txt -o three.json")
     assert alike("./three.json", "cluster:box=dgx1v,boxes=3")
@@ -121,7 +123,7 @@ def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str])
     assert "antiphon: warning: star:ranks=2: its cables carry 25 GB/s per host" in capsys.readouterr().err
     for wrong, message in [
         ("", "Missing argument 'FABRIC'"),
-        ("switch:boxes=2 --only 0", "--only: names hosts of a network"),
+        ("switch:boxes=2:only=0", "only=: names hosts of a network"),
         ("switch:boxes=1", "boxes=1: expected"),
         ("switch:boxes=2,nic=400", "nic: '400' has no unit"),
         ("rails:nic=400Gbit/s", "fabric rails needs boxes"),

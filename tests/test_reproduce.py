@@ -217,7 +217,7 @@ def test_the_command_says_what_is_not_reproduced(
     failed = _a_row(name="allgather (2, 2, 2)", ours=None, ok=False, seconds=None, engine=None, deviation="none exists")
     several = {"chunks": 6, "steps": 3, "rounds": 7, "proof": "proved-optimal-for-k"}
     frontier = _a_row(name="a frontier", published=[], ours=[several])
-    monkeypatch.setattr(sccl, "table5", lambda: iter([_a_row(), failed, frontier]))
+    monkeypatch.setattr(sccl, "table5", lambda each: iter([_a_row(), failed, frontier]))
     monkeypatch.setenv("COLUMNS", "100")
     assert run(["reproduce", "sccl-table5"]) == 1
     said = capsys.readouterr().out
@@ -231,7 +231,7 @@ def test_the_command_says_what_is_not_reproduced(
 def test_what_was_made_before_ctrl_c_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> Any:
+    def interrupted(each: Any) -> Any:
         yield _a_row()
         raise KeyboardInterrupt
 

@@ -112,7 +112,7 @@ def test_plans_that_were_cut_short_are_not_stored(
 ) -> None:  # fmt: skip
     """By the budget, or by Ctrl-C, which ends the sweep."""
     monkeypatch.setattr(
-        "antiphon.sweeps.engines.answer", lambda *words, **options: replace(answer(*words, **options), **change)
+        "antiphon.sweeps.request.answer", lambda *words, **options: replace(answer(*words, **options), **change)
     )
     result = run_sweep(replace(study, cells=study.cells[:1]), store=Store(tmp_path), engine="processes:1")
     assert (result.stopped, result.complete) == (stopped, complete)
@@ -266,9 +266,7 @@ def needs(engine: str) -> None:
         pytest.importorskip(module, reason=f"pip install 'antiphon[{engine}]'")
 
 
-@pytest.mark.parametrize(
-    "engine", ["dask", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes:2", "ray"))]
-)
+@pytest.mark.parametrize("engine", ["processes:2", "dask", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_killed_worker_loses_nothing_and_changes_nothing(
     engine: str, study: SweepRequest, result: SweepResult
 ) -> None:  # fmt: skip

@@ -207,13 +207,15 @@ def comm(
 
 
 @public
-def reproduce(name: str = "") -> list[Row]:
+def reproduce(name: str = "", *, engine: str = "processes") -> list[Row]:
     """Reproduce a table or figure of a paper.
 
     Parameters
     ----------
     name
         The experiment. Default: list the experiments.
+    engine
+        Where independent parts of a table are computed at the same time, as for `antiphon.sweep.run`.
 
     Returns
     -------
@@ -223,7 +225,7 @@ def reproduce(name: str = "") -> list[Row]:
     Raises
     ------
     Invalid
-        No experiment has this name.
+        No experiment or engine has this name.
 
     Examples
     --------
@@ -233,7 +235,7 @@ def reproduce(name: str = "") -> list[Row]:
     from antiphon.reproduce import names
     from antiphon.reproduce import reproduce as compute_rows
 
-    return list(compute_rows(name)) if name else names()
+    return list(compute_rows(name, engine)) if name else names()
 
 
 def papers() -> list[dict[str, str]]:

@@ -111,6 +111,9 @@ ProfileFile = Annotated[
 Trace = Annotated[
     Path | None, typer.Option("--trace", metavar="FILE", help="write a Chrome trace of all events (for Perfetto)")
 ]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="ENGINE", help="processes[:N], ray[:ADDRESS] or dask[:ADDRESS]")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="seed of random plans, data and choices")]
 Budget = Annotated[
     str,

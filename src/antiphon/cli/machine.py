@@ -149,17 +149,17 @@ def probe_command(
         with working("looking at this machine"):
             probed = here.look_at_machine(source, sysfs, options=options)
     if only:
-        probed = probed.only(_parse_members(probed, only), f"only {only[:100]}")
+        probed = probed.only(_parse_members(probed, only, "--only"), f"only {only[:100]}")
     if profile is not None and probed.profile is None:
         raise Unsupported("--profile: only PICCL's files have figures for model loggp; leave it out")
     _report_machine(probed, out, profile)
 
 
-def _parse_members(probed: Probed, only: str) -> list[int]:
-    """Return the ranks that --only selects by number, or by the names of hosts."""
+def _parse_members(probed: Probed, only: str, label: str) -> list[int]:
+    """Return the ranks that an option, the label, selects by number, or by the names of hosts."""
     if re.fullmatch(r"[0-9, -]+", only):
-        return parse_ranks(only, "--only")
-    return ranks_named(probed, expand_hosts(only, "--only"), "--only")
+        return parse_ranks(only, label)
+    return ranks_named(probed, expand_hosts(only, label), label)
 
 
 def _report_machine(probed: Probed, out: Sequence[Path], profile: Path | None = None) -> None:
@@ -191,14 +191,12 @@ def join_command(
         typer.Argument(
             metavar="FABRIC",
             help="the network, whose ranks are hosts, in the same forms; or switch:boxes=2,nic=400Gbit/s: boxes on one "
-            "switch by their own cards, or rails:boxes=2: on a switch per card, below a spine",
+            "switch by their own cards, or rails:boxes=2: on a switch per card, below a spine; :only=node[01-04] keeps "
+            "these hosts of a network",
         ),
     ],
     output: Annotated[list[Path] | None, arg.output_option("topology join")] = None,
-    only: Annotated[
-        str,
-        typer.Option("--only", metavar="HOSTS", help="keep only these hosts of the fabric, by number or node[01-04]"),
-    ] = "",
+    only: Annotated[str, arg.old_option("--only", instead="FABRIC:only=HOSTS")] = "",
     name: Annotated[str, typer.Option("--name", help="name of the machine")] = "",
 ) -> None:
     """Join a box and a fabric: every host of the fabric becomes a box, its cables the box's network cards.
@@ -206,16 +204,18 @@ def join_command(
     In the environment of a Slurm job only its hosts are taken.
     """
     out = sort_outputs("topology join", output)["machine"]
+    fabric, _, hosts = fabric.partition(":only=")
+    hosts = hosts or only
     if fabric.partition(":")[0] in ("switch", "rails"):
-        if only:
-            raise Invalid("--only: names hosts of a network; with switch or rails, boxes= is their number")
+        if hosts:
+            raise Invalid("only=: names hosts of a network; with switch or rails, boxes= is their number")
         with working("joining"):
             probed = _join_by_own_cards(box, fabric, name)
         _report_machine(probed, out)
         return
     network = joining.read_machine(fabric)
-    if only:
-        network = network.only(_parse_members(network, only), f"only {only[:100]}")
+    if hosts:
+        network = network.only(_parse_members(network, hosts, "only="), f"only {hosts[:100]}")
     elif network.hosts:
         network = here.keep_allocated(network, os.environ)
     with working("joining"):

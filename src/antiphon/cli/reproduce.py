@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, emit, working
 from antiphon.reproduce import names, reproduce
 from antiphon.show.columns import paragraph, wrap_table
@@ -23,9 +24,11 @@ _INDENT = " " * 15  # of lines that go on under the text behind a label of ten l
 
 def reproduce_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the table (default: list all)")] = "",
+    engine: arg.Engine = "processes",
 ) -> None:
     """Recompute a table of a paper, beside the published figures.
 
+    The engine computes independent parts of a table at the same time.
     Exit code 1 if a row is not reproduced, or in shape only.
     """
     if not name:
@@ -36,7 +39,7 @@ def reproduce_command(
     stopped = False
     try:
         with working(f"reproducing {name}"):
-            for row in reproduce(name):
+            for row in reproduce(name, engine):
                 rows.append(row)
     except KeyboardInterrupt:  # the rows so far are printed
         stopped = True

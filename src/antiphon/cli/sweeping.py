@@ -40,10 +40,7 @@ MAX_SHOWN = 20  # machines in the table on the terminal
 
 def sweep_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="TOML: collectives, nbytes, machines, prices")],
-    engine: Annotated[
-        str,
-        typer.Option("--engine", metavar="ENGINE", help="processes[:N], ray[:ADDRESS] or dask[:ADDRESS]"),
-    ] = "processes",
+    engine: arg.Engine = "processes",
     store: StoreOption = "",
     output: Annotated[list[Path] | None, arg.output_option("sweep")] = None,
 ) -> None:  # fmt: skip

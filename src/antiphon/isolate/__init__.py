@@ -8,6 +8,8 @@ and yields its intermediate results; `run_in_child` runs one function and return
     for job, event in as_done(jobs, terms):     # event: Sent(value) while it works, then Ended(result)
         ...
 
+`run_jobs` runs independent jobs by an engine: on such a pool, on Ray or on Dask; `run_each` yields in order.
+
 A job receives a function `send` for intermediate results, which are kept even if the job is killed later. The result of
 a job is `Stopped` if its budget ended, `Starved` if it needed more memory than its limit, `Lost` if it crashed. Ctrl-C,
 an abandoned iteration, and even SIGKILL of this process leave no process behind.
@@ -20,6 +22,7 @@ all of them sleep is limited separately, with `MAX_SLEEP` seconds on top (docs/d
 """
 
 from antiphon.isolate._child import Send, describe_error
+from antiphon.isolate._engines import check_engine, run_each, run_jobs
 from antiphon.isolate._here import can_interrupt, interrupted_after
 from antiphon.isolate._meter import cpu_clock
 from antiphon.isolate._pool import as_done, available_processors, in_order, run_in_child, stream_job, usual_workers

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from antiphon.deprecations import stay_callable
@@ -17,21 +19,54 @@ def names() -> list[dict[str, str]]:
     return [{"name": name, "about": entry.about, "source": entry.can.source} for name, entry in TABLE.items()]
 
 
-def reproduce(name: str) -> Iterator[dict[str, Any]]:
+def reproduce(name: str, engine: str = "processes:1") -> Iterator[dict[str, Any]]:
     """Yield the rows of one table or figure as they are computed: name, published, ours, deviation, ok, note, ...
 
     Plain JSON values. `ok`: the published figure holds, or a proof refutes it; null: only its shape holds.
     `seconds`: CPU time from the previous row to this one, unless the row states its own.
+
+    `engine` (isolate/_engines.py) computes the independent parts of a table, or on a cluster a table without such.
     """
     from time import process_time
 
     from antiphon.errors import unknown
+    from antiphon.isolate import check_engine, run_each
     from antiphon.reproduce.table import TABLE
 
     if name not in TABLE:
         raise unknown("table to reproduce", name, TABLE)
-    begin = process_time()
-    rows: Iterator[dict[str, Any]] = TABLE[name].load()()
-    for row in rows:
-        yield row if row["seconds"] != 0 else {**row, "seconds": process_time() - begin}
+    check_engine(engine)
+    elsewhere = 0.0  # CPU seconds of workers, less those of waiting for them here
+
+    def each(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        nonlocal elsewhere
         begin = process_time()
+        for result, seconds in run_each(partial(_timed_result, function), arguments, engine):
+            elsewhere += seconds - (process_time() - begin)
+            yield result
+            begin = process_time()
+
+    begin = process_time()
+    compute = TABLE[name].load()
+    if TABLE[name].can.has_parts:
+        rows: Iterator[dict[str, Any]] = compute(each)
+    elif engine.startswith("processes"):  # the one job runs in this process, which prints rows as they come
+        rows = compute()
+    else:
+        rows = itertools.chain.from_iterable(run_each(_all_rows, [(name,)], engine))
+    for row in rows:
+        yield row if row["seconds"] != 0 else {**row, "seconds": process_time() - begin + elsewhere}
+        begin, elsewhere = process_time(), 0.0
+
+
+def _timed_result(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Return what the function returns or yields, and its CPU seconds."""
+    from time import process_time
+
+    begin = process_time()
+    result = function(*arguments)
+    return list(result) if isinstance(result, Iterator) else result, process_time() - begin
+
+
+def _all_rows(name: str) -> list[dict[str, Any]]:
+    return list(reproduce(name))

@@ -97,7 +97,7 @@ class Plans:
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
         within_host, between_hosts = profile_levels()
         block = max(1.0, nbytes / ranks)  # the formulas refuse messages below 1 byte
-        if self.family is KRING:
+        if self.family == KRING:
             # groups of k consecutive ranks; delta has GPUS_PER_NODE consecutive ranks per host
             across_groups = between_hosts if ranks > GPUS_PER_NODE else within_host
             within_group = within_host if k <= GPUS_PER_NODE else across_groups
@@ -105,7 +105,7 @@ class Plans:
         radices = radices_of(self.by_k[k])
         # per round: the number of consecutive ranks that its partners lie within
         spans = [math.prod(radices[: i + 1]) for i in range(len(radices))]
-        if self.family is PERMUTED:  # its first round is among the most distant ranks
+        if self.family == PERMUTED:  # its first round is among the most distant ranks
             spans = [math.prod(radices[i:]) for i in range(len(radices))]
         levels = [within_host if span <= GPUS_PER_NODE else between_hosts for span in spans]
         # `m` of the formula: an allgather's rounds send whole blocks, an allreduce's the whole vector

@@ -8,7 +8,7 @@ ours, and whether they agree (None: in part).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 from antiphon.reproduce.piccl_plans import (
     ASSUMPTIONS,
@@ -21,7 +21,7 @@ from antiphon.reproduce.piccl_plans import (
     merge_equal,
     plan_family,
 )
-from antiphon.reproduce.rows import Row, claim, row
+from antiphon.reproduce.rows import Each, Row, claim, row
 from antiphon.units import format_size
 
 NODES = (2, 4, 8, 16, 32)  # the paper goes on to 64
@@ -32,11 +32,11 @@ TINY, SMALL, MEDIUM = 32, 2**15, 2**20  # V.C: from 32 B, up to 32 KB, up to 1 M
 SHOWN_SIZES = (16, 2**15, 2**20, 2**24)
 
 
-def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
+def scales(each: Each = starmap, nodes: Sequence[int] = NODES) -> Iterator[Row]:
     """Yield a row for each number of nodes, the fastest family on 16 nodes, and the claims about all numbers."""
     curves: dict[int, dict[int, float]] = {}
-    for count in nodes:
-        curves[count], families = _gain_curve(count)
+    for count, (curve, families) in zip(nodes, each(_gain_curve, [(count,) for count in nodes]), strict=True):
+        curves[count] = curve
         greatest = max(curves[count].values())
         shown = {format_size(size): round(curves[count][size], 3) for size in SHOWN_SIZES}
         yield row(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, starmap
 
 from antiphon.cost import as_profile
 from antiphon.reproduce.piccl_plans import (
@@ -37,7 +38,7 @@ from antiphon.reproduce.piccl_plans import (
     round_values,
     speedups_by_k,
 )
-from antiphon.reproduce.rows import NEAR, Row, agreement, row
+from antiphon.reproduce.rows import NEAR, Each, Row, agreement, row
 
 NODES = (1, 2, 4, 8, 16, 32)
 SIZES = tuple(2**e for e in range(4, 22))  # up to 2 MB
@@ -110,18 +111,19 @@ def _has_ports(plans: Plans, k: int) -> bool:
     loggp = as_profile(PROFILE).loggp
     ports = loggp.device_radix if loggp else None  # None: unlimited
     # in a round with radix r, a rank sends to the r - 1 others of its group at once
-    return plans.family is KRING or ports is None or max(radices_of(plans.by_k[k])) - 1 <= ports
+    return plans.family == KRING or ports is None or max(radices_of(plans.by_k[k])) - 1 <= ports
 
 
-def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Iterator[Row]:
+def selection(each: Each = starmap, nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Iterator[Row]:
     """Yield a row per collective and family, with a value per number of nodes; then one per method over all of them.
 
     `engine` of a row names the cost model that computed the reference.
     """
     bars: list[Bar] = []
+    computed = each(compute_bar, [(kind, family, n, sizes) for kind in KINDS for family in FAMILIES for n in nodes])
     for kind in KINDS:
         for family in FAMILIES:
-            family_bars = [compute_bar(kind, family, count, sizes) for count in nodes]
+            family_bars = list(islice(computed, len(nodes)))
             bars += family_bars
             yield row(
                 name=f"{kind}, {family.name}", published=None,

@@ -7,12 +7,15 @@ A row is a dictionary, which `antiphon reproduce` prints or writes as JSON:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 Row = dict[str, Any]
 Times = dict[str, float]  # seconds by size
+# Calls a function with each tuple of arguments, like itertools.starmap: calls that an engine may make anywhere, at the
+# same time. Results come in order.
+Each = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], Iterator[Any]]
 NEAR = 0.04  # relative deviation up to which a figure counts as reproduced
 
 

@@ -10,13 +10,15 @@ bounds a point attains and whether it is Pareto-optimal. Each function below yie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain, starmap
 from typing import Any
 
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
+from antiphon.reproduce.rows import Each
 from antiphon.reproduce.sccl_optimality import K, Point, Standing, standings_of
 from antiphon.reproduce.sccl_plans import PointFamily, Synthesized, cpu_seconds, make_family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, rows_of_kind
@@ -51,24 +53,37 @@ def table3() -> Iterator[Row]:
         }  # fmt: skip
 
 
-def table4() -> Iterator[Row]:
+def table4(each: Each = starmap) -> Iterator[Row]:
     """Yield Table 4: the DGX-1, with its GPUs numbered as in SCCL's implementation."""
-    yield from _table_rows(topology("dgx1v_sccl"), DGX1)
+    return _table_rows(topology("dgx1v_sccl"), DGX1, each)
 
 
-def table5() -> Iterator[Row]:
+def table5(each: Each = starmap) -> Iterator[Row]:
     """Yield Table 5: the Z52, as the ring that SCCL makes of its links."""
-    yield from _table_rows(topology("z52"), Z52)
+    return _table_rows(topology("z52"), Z52, each)
 
 
-def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
-    """Yield the rows of every collective, also of the dual that the paper prints with it.
+def _table_rows(machine: Topology, published: Mapping[str, Rows], each: Each) -> Iterator[Row]:
+    """Yield the rows of every collective, then of the dual that the paper prints with it: one part, as both share work.
 
     Roots that a symmetry of the machine maps to each other have equal rows, so one root of each orbit is taken.
     """
-    for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
+    arguments = [(machine, [kind, *filter(None, [DUALS.get(kind)])], published) for kind in published]
+    yield from chain.from_iterable(each(_part_rows, arguments))
+
+
+def _part_rows(machine: Topology, kinds: Sequence[str], published: Mapping[str, Rows]) -> Iterator[Row]:
+    for family, rows in _families(machine, kinds, published):
+        yield from family_rows(family, rows)
+
+
+def _families(
+    machine: Topology, kinds: Iterable[str], published: Mapping[str, Rows]
+) -> Iterator[tuple[PointFamily, Rows]]:
+    """Yield families of these collectives on a machine, each with its published rows."""
+    for kind in kinds:
         for root in roots_of(machine, kind):
-            yield from family_rows(make_family(machine, kind, root), rows_of_kind(published, kind, machine.ranks))
+            yield make_family(machine, kind, root), rows_of_kind(published, kind, machine.ranks)
 
 
 def family_rows(family: PointFamily, published: Rows) -> Iterator[Row]:
@@ -175,12 +190,11 @@ def _missing_row(family: PointFamily, published: Published, why: str) -> Row:
     }  # fmt: skip
 
 
-def frontiers() -> Iterator[Row]:
+def frontiers(each: Each = starmap) -> Iterator[Row]:
     """Yield the frontiers of both machines: every collective that does not combine, and a root of every orbit."""
-    for machine, table in ((topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)):
-        for kind in sorted(COPYING_KINDS, key=KINDS.index):
-            for root in roots_of(machine, kind):
-                yield _frontier_row(make_family(machine, kind, root), rows_of_kind(table, kind, machine.ranks))
+    kinds = sorted(COPYING_KINDS, key=KINDS.index)
+    tables = (topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)
+    return each(_frontier_row, chain.from_iterable(_families(machine, kinds, table) for machine, table in tables))
 
 
 def _frontier_row(family: PointFamily, rows: Rows) -> Row:

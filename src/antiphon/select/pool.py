@@ -18,7 +18,8 @@ worker.
 
 Budgets are CPU seconds, not wall-clock seconds, so results do not depend on the load of the computer, on the number of
 workers, or on which process computed them. The exception is a candidate that its budget ended: a faster computer may
-finish it.
+finish it. Tasks stop each other by the times so far, so they stay on this computer, in the pool of processes that runs
+the independent jobs of `isolate.run_jobs`, too, and do not go to a cluster.
 
 Example: tasks bounds, ring (1 ms), trees (2 s), compose (5 s), two workers. ring runs here; then one worker starts with
 the bounds and the other with compose, and whichever is free first takes trees.

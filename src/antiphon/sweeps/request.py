@@ -46,7 +46,7 @@ from antiphon.registry import find
 from antiphon.select.family import replace_option
 from antiphon.select.parse_request import budget_of, is_file, machine_of, sizes_of
 from antiphon.select.parse_request import collective as collective_of
-from antiphon.select.store import Question
+from antiphon.select.store import Answer, Question, answer
 
 MAX_MACHINES = 100_000  # of one sweep, so that its list fits memory and one folder
 MAX_FILE_BYTES = 2**24
@@ -109,6 +109,14 @@ class Cell:
     collective: str
     question: Question | None
     refused: str = ""
+
+
+def plan_cell(question: Question, budget: float) -> Answer:
+    """Plan one cell in this process. `budget`: CPU seconds of a planner."""
+    planned = answer(question, budget=budget, workers="none")  # no worker processes: this may be one already
+    if not planned.complete:  # Ctrl-C ends the sweep, not only this cell
+        raise KeyboardInterrupt
+    return planned
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,9 +26,9 @@ from typing import Any
 from antiphon.core.display import Explorable
 from antiphon.core.files import read_bytes, reading, write_bytes
 from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.isolate import run_jobs
 from antiphon.select.store import Answer, Question, SizeFigures, Store
-from antiphon.sweeps.engines import Result, run_jobs
-from antiphon.sweeps.request import COLUMNS, REFUSED, Cell, SweepRequest
+from antiphon.sweeps.request import COLUMNS, REFUSED, Cell, SweepRequest, plan_cell
 
 Progress = Callable[[int, int, str], None]  # called with cells planned, cells to plan, and the cell in words
 NOT_REACHED = "not planned: the sweep was interrupted"
@@ -251,9 +251,9 @@ def run_sweep(
         store.prepare()
     planned, stopped, complete = 0, 0, True
     try:
-        for number, result in run_jobs(jobs, engine):
+        for number, result in run_jobs(plan_cell, jobs, engine):
             cells = cells_of[_question(request, number).address]
-            figures |= dict.fromkeys(cells, _figures(result))
+            figures |= dict.fromkeys(cells, str(result) if isinstance(result, AntiphonError) else result.rows)
             planned += 1
             if isinstance(result, Answer):
                 stopped += len(cells) if result.stopped else 0
@@ -274,11 +274,6 @@ def shared_prefix(names: list[str]) -> str:
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
     prefix = "".join(letter for letter, _ in pairs)
     return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""
-
-
-def _figures(result: Result) -> tuple[SizeFigures, ...] | str:
-    """Return the figures of a cell, or why it has none."""
-    return str(result) if isinstance(result, AntiphonError) else result.rows
 
 
 def _question(request: SweepRequest, number: int) -> Question:
