@@ -166,6 +166,16 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
         assert getattr(again, name).tolist() == getattr(found.schedule, name).tolist()
 
 
+def test_uneven_parts_that_cannot_win_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With waiting hops the allgather takes the time at full rate and few steps; uneven parts need many at 1 GB."""
+    tried: list[int] = []
+    monkeypatch.setattr(UnevenStarts, "sizes_for", lambda self, steps, quiet=(0, 0): tried.append(steps))
+    request = Request(topology("dgx1v"), Collective("allgather", 8), nbytes=GB)
+    made = next(find("planner", "trees").load()(request))
+    assert made.provenance["options"] == {"steps": 5, "waits": True}
+    assert not tried
+
+
 def test_why_hops_cannot_wait() -> None:
     machine, wanted = topology("line:ranks=4"), Collective("allgather", 4)
     plan = only("trees", machine, wanted, pieces=1)

@@ -187,23 +187,28 @@ def _fastest_variant(
     equal_variants: Sequence[PipelinedSchedule], prepared: PipelinePlans, options: PipelineOptions, nbytes: int
 ) -> PipelinedSchedule:
     """Return the fastest of equal pieces, uneven parts and hop timing; the latter two only where they may be faster."""
-    topology = prepared.topology
+    plan, topology = prepared.plans[0], prepared.topology
 
     def seconds(candidate: PipelinedSchedule) -> float:
         """Return the predicted time of a candidate."""
         return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
 
     best = min(equal_variants, key=seconds)
-    # near the lower bound nothing can be gained; that bound holds for the machine's own figures, not for a profile's
+    rate, quickest = throughput(plan, topology), min((kind.latency for kind in topology.types), default=0.0)
+    full_rate_time = float(nbytes / rate) if rate else 0.0
+
+    def floor(steps: int) -> float:
+        """Return a lower bound on the time in this many steps; by the machine's own figures, not by a profile's."""
+        return full_rate_time + steps * quickest
+
+    # near the lower bound nothing can be gained
     if (
         prepared.timer is not None
         and options.profile is None
-        and seconds(best) <= PIPELINING.min_gain_uneven * _time_floor(prepared.plans[0], topology, nbytes)
+        and seconds(best) <= PIPELINING.min_gain_uneven * floor(longest_chunk(plan))
     ):
         return best
     # hop timing gains nothing near the full rate, nor where latency dominates
-    rate = throughput(prepared.plans[0], topology)
-    full_rate_time = float(nbytes / rate) if rate else 0.0
     timed_plan, is_interior = None, False
     if (
         prepared.timer is not None
@@ -216,9 +221,14 @@ def _fastest_variant(
         # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
         min_steps = max(equal_steps // PIPELINING.max_fewer_steps, prepared.uneven.least_steps)
-        uneven_plan = _fastest_uneven(
-            prepared.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full_rate_time
-        )
+        step_numbers = [steps for steps in STEPS if min_steps <= steps <= equal_steps]
+        if timed_plan is not None and options.profile is None:
+            # leave out what cannot beat hop timing; from long lists, all or nothing: their search interpolates
+            target = PIPELINING.min_gain_timed * seconds(timed_plan)
+            useful = [steps for steps in step_numbers if floor(steps) < target]
+            if not useful or step_numbers[-1] <= PIPELINING.few_steps:
+                step_numbers = useful
+        uneven_plan = _fastest_uneven(prepared.uneven, nbytes, step_numbers, full_rate_time)
         if uneven_plan is not None and seconds(uneven_plan) * PIPELINING.min_gain_uneven < seconds(best):
             best = uneven_plan
     if timed_plan is not None and seconds(timed_plan) * (
@@ -226,16 +236,6 @@ def _fastest_variant(
     ) < seconds(best):
         best = timed_plan
     return best
-
-
-def _time_floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
-    """Return a lower bound on the time of this plan however it is pipelined.
-
-    That is the time of its load at the full rate, and the least latency times the steps of its longest chunk.
-    """
-    rate = throughput(plan, topology)
-    quickest = min((kind.latency for kind in topology.types), default=0.0)
-    return longest_chunk(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
 def _in_steps(prepared: PipelinePlans, options: PipelineOptions, nbytes: int | None) -> Schedule:

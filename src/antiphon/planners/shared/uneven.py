@@ -146,18 +146,14 @@ class UnevenStarts:
             if self._common_denominator * denominator >= MAX_DENOMINATOR:
                 continue
             rounded = self._round_starts(exact, denominator)
-            finer = StartSizes(
-                rounded,
-                denominator,
-                self._seconds_per_byte(rounded / denominator, steps),
-                self._latency_seconds(rounded, steps),
-            )
+            finer = StartSizes(rounded, denominator, self._seconds_per_byte(rounded / denominator, steps), latency=0.0)
             if sizes is not None and self.count_rows(finer) > MOST_ROWS:
                 break
             sizes = finer
             if sizes.time <= time * (1 + MAX_ROUNDING_LOSS):
                 break
-        return sizes
+        # the latency only of the rounding that is used
+        return None if sizes is None else replace(sizes, latency=self._latency_seconds(sizes.counts, steps))
 
     @cached_property
     def _common_denominator(self) -> int:
@@ -374,8 +370,8 @@ def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:
 
 def longest_run(values: NDArray[Any]) -> tuple[int, int]:
     """Return the start and length of the longest run of equal nonzero values."""
-    edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))  # -1, which no value is: both ends are edges
-    lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
+    edges = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1, [len(values)]])
+    lengths = np.where(values[edges[:-1]] > 0, edges[1:] - edges[:-1], 0)
     at = int(lengths.argmax())
     return int(edges[at]), int(lengths[at])
 

@@ -172,30 +172,24 @@ def _list_assignments(
     `with_item`: by class, None if its trees may not take the item. `can_skip`: by class, whether its trees need not
     take it. `room`: the most capacity that may stay unused (None: any amount).
     """
-    choices: list[tuple[int, tuple[int, ...]]] = []
-    fillable = [0]  # capacity that the groups from here on can use
-    for group, into in zip(reversed(groups), reversed(with_item), strict=True):
-        fillable.append(fillable[-1] + (len(group.trees) * group.weight if into is not None else 0))
-    fillable.reverse()
-
-    def extend(g: int, unused: int, counts: tuple[int, ...]) -> None:
-        """Add the choices for classes from `g` on. `counts`: the choice for those before; `unused`: capacity it
-        leaves.
-        """
-        # even if all further groups took the item, more would stay unused than the slack allows
-        if room is not None and unused - fillable[g] > room:
-            return
-        if g == len(groups):
-            choices.append((unused, counts))
-            return
-        group = groups[g]
-        max_count = min(len(group.trees), unused // group.weight) if with_item[g] is not None else 0
+    fillable = 0  # capacity that the classes not yet decided can use
+    for group, into in zip(groups, with_item, strict=True):
+        fillable += len(group.trees) * group.weight if into is not None else 0
+    # (unused capacity, choice for the classes so far), class by class
+    choices: list[tuple[int, tuple[int, ...]]] = [(capacity, ())]
+    for (_, trees, weight), into, skippable in zip(groups, with_item, can_skip, strict=True):
+        max_count = len(trees) if into is not None else 0
         # trees that cannot be connected without the item must take it, all of them
-        min_count = 0 if can_skip[g] else len(group.trees)
-        for j in range(max_count, min_count - 1, -1):
-            extend(g + 1, unused - j * group.weight, (*counts, j))
-
-    extend(0, capacity, ())
+        min_count = 0 if skippable else len(trees)
+        fillable -= max_count * weight
+        # leave out choices where more would stay unused than the slack allows, even if all later classes took the item
+        max_unused = capacity if room is None else room + fillable
+        choices = [
+            (remaining, (*counts, j))
+            for unused, counts in choices
+            for j in range(min(max_count, unused // weight), min_count - 1, -1)
+            if (remaining := unused - j * weight) <= max_unused
+        ]
     choices.sort(key=itemgetter(0))  # by unused capacity; equal ones stay in order
     return [(counts, unused) for unused, counts in choices]
 
