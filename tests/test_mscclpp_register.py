@@ -10,7 +10,9 @@ from mscclpp_runtime import Builder, Job, module_of
 
 import antiphon
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.transform import split
 from antiphon.errors import Unsupported
+from antiphon.select.plans import every_plan
 
 KINDS = ("allreduce", "allgather", "reducescatter", "broadcast")
 
@@ -58,6 +60,23 @@ def test_every_size_and_place_runs_a_plan_that_fits_or_none(
     assert served >= 7
     assert job.call(kind, 4096, place, root) is not None
     assert job.call(kind, 4000 + 4, place, root) is None
+
+
+def test_a_runner_up_serves_the_tuned_size_that_chunks_do_not_divide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the schedule that was priced, of the several of its planner, not the fastest of these."""
+    tuned, machine = 2**20, antiphon.topology("ring:ranks=4")
+    plan = plan_of("allreduce", "ring:ranks=4", "ring")
+    winner = split(plan.entries[0].schedule, 3)
+    others = list(every_plan("allreduce", machine, planner="sccl"))
+    priced = max(antiphon.predict(other, tuned, model="alpha-beta")[0]["seconds"] for other in others[1:])
+    runners_up = [{"planner": "sccl", "options": {}, "seconds": priced}]
+    claims = {"planner": "ring", "at": tuned, "seconds": priced / 2, "model": "alpha-beta", "runners_up": runners_up}
+    job, _ = job_of(replace(plan, entries=(Entry(0, None, winner, claims),)), tmp_path, monkeypatch)
+    for nbytes, chunks in ((tuned, 2), (3 * tuned, 24), (tuned + 32, 2), (tuned + 16, None)):
+        served = job.call("allreduce", nbytes, "out", None)
+        assert (served and served["gpus"][0]["input_chunks"]) == chunks, nbytes
 
 
 def test_calls_above_2_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

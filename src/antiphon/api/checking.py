@@ -70,13 +70,13 @@ def check(
     """
     from antiphon.core.datatypes import combine_of, data_type
     from antiphon.core.files import name_of, read_bytes, reading
-    from antiphon.errors import Unsupported, unknown
-    from antiphon.formats import find_format, refuse_chooser
+    from antiphon.errors import NotFound, Unsupported, unknown
+    from antiphon.formats import refuse_chooser
     from antiphon.formats.checked import check_file, check_plan, format_options
     from antiphon.formats.foreign import reader_of
     from antiphon.formats.lint.form import ApplicationCall, Finding
     from antiphon.formats.lint.table import RUNTIMES
-    from antiphon.select.runners_up import replace_unwritable
+    from antiphon.select.runners_up import emit_with_runners_up
 
     library = text(runtime, "runtime").partition("-")[0].lower()
     if runtime not in RUNTIMES:
@@ -101,11 +101,11 @@ def check(
                 return [check_file(data, os.path.basename(name), rules, call)]
     verified = _inputs.verified_plan(plan, collective, use="checked")
     rows = check_plan(verified, rules, call)
-    # `file` is "" in a row that stands for schedules that cannot be written
-    if not any(row["file"] for row in rows) and find_format(rules.format).can.replaces:
-        with suppress(Unsupported):  # as `export` does, take runners-up for the schedules that cannot be written
-            verified, notes = replace_unwritable(verified, rules.format, format_options(rules))
-            rows = check_plan(verified, rules, call)
+    if not any(row["file"] and row["runs"] and not row["other_size"] for row in rows):
+        with suppress(Unsupported, NotFound):  # as `export` does, take runners-up
+            plans = {verified.collective.kind: verified}
+            _, plans, notes = emit_with_runners_up(plans, rules.format, options=format_options(rules))
+            rows = check_plan(plans[verified.collective.kind], rules, call)
             rows[0]["findings"] += [Finding("note", note).as_json() for note in notes]  # there is at least one row
     return rows
 

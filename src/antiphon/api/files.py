@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from antiphon.api import _inputs
 from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Invalid, quote
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import Path, PlanLike, Size
@@ -295,28 +295,15 @@ def export(
     >>> list(export(plan("allreduce", "ring:ranks=4"), "goal", nbytes="1MB"))
     ['schedule.goal']
     """
-    from antiphon.formats import emit, find_format, write_emitted
     from antiphon.formats import files as format_files
-    from antiphon.select.runners_up import replace_unwritable
+    from antiphon.formats import find_format, write_emitted
+    from antiphon.select.runners_up import emit_with_runners_up
 
-    entry = find_format(name)
-    tables = entry.can.tables
+    tables = find_format(name).can.tables
     verify_input = _inputs.verified_plans if tables else _inputs.verified_plan
     verified: Any = verify_input(plan, collective, use="written")  # a wrong plan "is not written", says its error
-    notes: list[str] = []
-    try:
-        emitted = emit(verified, name, nbytes=nbytes, options=options)
-    except Unsupported:
-        # only where a runtime uses the files in place of a GPU library's own choice: sizes may be left to that library
-        if not entry.can.replaces:
-            raise
-        if tables:
-            for kind, each_plan in verified.items():
-                verified[kind], replaced = replace_unwritable(each_plan, name, options)
-                notes += replaced
-        else:
-            verified, notes = replace_unwritable(verified, name, options)
-        emitted = emit(verified, name, nbytes=nbytes, options=options)
+    plans = verified if tables else {verified.collective.kind: verified}
+    emitted, _, notes = emit_with_runners_up(plans, name, nbytes, options)
     if folder is not None:
         written = write_emitted(emitted, name, os.fspath(folder))
         return format_files.Written(written, [*notes, *emitted.notes], emitted.purposes)

@@ -36,13 +36,15 @@ class Entry:
 
     Claims are what scripts read: planner, chunks, steps, rounds, transfers, bandwidth_gap, proof, ...; exact numbers
     are strings like "7/6". Entries are equal if their ranges and claims are, and schedules differ at most in the order
-    of rows and in provenance.
+    of rows and in provenance. `other`: for sizes of the range that `schedule` cannot cut into its chunks; writers of
+    formats read it, files of plans do not have it.
     """
 
     start: int
     stop: int | None
     schedule: Schedule
     claims: Mapping[str, Any] = field(default_factory=dict)
+    other: Entry | None = None
 
     def __post_init__(self) -> None:
         for label, value in (("from", self.start), ("to", self.stop)):  # the names of these fields in plan files

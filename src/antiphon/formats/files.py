@@ -20,14 +20,16 @@ class Files(dict[str, ContentT]):
     """A plan in a format: the content of each file by name.
 
     `notes`: a line for each thing of the plan that the format cannot express, with the reason. `purposes`: by name what
-    a file is for, such as the sizes that it serves, where the format states it.
+    a file is for, such as the sizes that it serves, where the format states it. `unserved`: the collective and tuned
+    size of ranges whose files do not serve just that size, as it cannot be cut into their chunks.
     """
 
     def __init__(
-        self, files: Mapping[str, ContentT], notes: Iterable[str] = (), purposes: Mapping[str, str] | None = None
-    ) -> None:
+        self, files: Mapping[str, ContentT], notes: Iterable[str] = (), purposes: Mapping[str, str] | None = None,
+        unserved: Iterable[tuple[str, int]] = (),
+    ) -> None:  # fmt: skip
         super().__init__(files)
-        self.notes, self.purposes = tuple(notes), dict(purposes or {})
+        self.notes, self.purposes, self.unserved = tuple(notes), dict(purposes or {}), frozenset(unserved)
 
 
 class Written(list[tuple[Path, int]]):

@@ -146,7 +146,7 @@ def mscclpp_json(
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0  # 0: register.py accepts any
     text = registration_text(ranks.pop(), per_node, writer.rows)
     purposes = {**writer.purposes, "register.py": REGISTRATION_PURPOSE}
-    return Files({**writer.files, "register.py": text.encode()}, notes, purposes)
+    return Files({**writer.files, "register.py": text.encode()}, notes, purposes, writer.unserved)
 
 
 def _with_relays(plan: Plan) -> Plan:
@@ -190,6 +190,7 @@ class _Writer:
     files: dict[str, bytes] = field(default_factory=dict)
     purposes: dict[str, str] = field(default_factory=dict)  # by file, the calls that it serves
     rows: list[RegisteredPlan] = field(default_factory=list)
+    unserved: set[tuple[str, int]] = field(default_factory=set)  # see `Files`
     ranks_per_node: set[int] = field(default_factory=set)  # the numbers of ranks that hosts have
 
     def add(self, plan: Plan, packet_limit: int | None, prefix: str) -> list[str]:
@@ -199,79 +200,88 @@ class _Writer:
         NCCL is faster than the written plan are left to NCCL.
         """
         # for the ranks of the communicator alone, renumbered in its order
-        members = job_of(plan.collective)
-        collective = collective_among(plan.collective, members)
-        far, sizes_of_hosts = _find_hosts(plan, members)
+        far, sizes_of_hosts = _find_hosts(plan, job_of(plan.collective))
         self.ranks_per_node |= sizes_of_hosts
         notes = []
         for number, entry in enumerate(plan.entries):
-            if entry.served_by in GPU_LIBRARIES:
-                continue
-            schedule = unjoined(entry.schedule) if self.alone else entry.schedule
-            # an alltoall with unequal counts has no layout in place
-            is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
-            prediction = PredictedTimes.of(plan, entry, schedule)
-            limit = packet_limit
-            if limit is None:  # by the predicted times; of a range without end up to MOST_OFFSET
-                limit = prediction.largest_by(LL, SIMPLE, entry.start, entry.stop, MOST_OFFSET)
-            variants = [
-                variant
-                for in_place in ((False,) if is_uneven else (False, True))
-                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), limit, far)
-            ]
-            largest_by_packets = max((head.sizes.largest for _, head, _ in variants if head.packets), default=-1)
-            label = f"{collective.kind} {range_text(entry.start, entry.stop)}"
-            last_size = max((head.sizes.largest for _, head, _ in variants), default=0)
-            # the last size to expect: of a range without end at least the size that was tuned
-            if last_size < (entry.stop - 1 if entry.stop else max(entry.start, prediction.tuned_bytes)):
-                notes.append(f"{label}: serves calls of up to {format_size(last_size)} only: offsets have 32 bits")
-            if self.staged:
-                notes.append(self._note_staged(label, entry, largest_by_packets, variants))
-            if not variants:
-                continue
-            tuned_bytes = prediction.tuned_bytes
-            slower, served = self._compare(prediction, variants, entry.stop, largest_by_packets)
-            for slower_note in slower:
-                can_have_packets = (
-                    collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < tuned_bytes
+            if entry.served_by not in GPU_LIBRARIES:
+                notes += self._add_entry(plan, entry, packet_limit, f"{prefix}plan{number}", far)
+            if entry.other is not None:
+                notes += self._add_entry(plan, entry.other, packet_limit, f"{prefix}plan{number}-other", far)
+        return notes
+
+    def _add_entry(self, plan: Plan, entry: Entry, packet_limit: int | None, name: str, far: Far) -> list[str]:
+        """Write the files of an entry, whose names begin with `name`; the other arguments and notes as for `add`."""
+        collective, notes = collective_among(plan.collective, job_of(plan.collective)), list[str]()
+        schedule = unjoined(entry.schedule) if self.alone else entry.schedule
+        # an alltoall with unequal counts has no layout in place
+        is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
+        prediction = PredictedTimes.of(plan, entry, schedule)
+        limit = packet_limit
+        if limit is None:  # by the predicted times; of a range without end up to MOST_OFFSET
+            limit = prediction.largest_by(LL, SIMPLE, entry.start, entry.stop, MOST_OFFSET)
+        variants = [
+            variant
+            for in_place in ((False,) if is_uneven else (False, True))
+            for variant in self._variants(schedule, in_place, (entry.start, entry.stop), limit, far)
+        ]
+        largest_by_packets = max((head.sizes.largest for _, head, _ in variants if head.packets), default=-1)
+        label = f"{collective.kind} {range_text(entry.start, entry.stop)}"
+        last_size = max((head.sizes.largest for _, head, _ in variants), default=0)
+        # the last size to expect: of a range without end at least the size that was tuned
+        if last_size < (entry.stop - 1 if entry.stop else max(entry.start, prediction.tuned_bytes)):
+            notes.append(f"{label}: serves calls of up to {format_size(last_size)} only: offsets have 32 bits")
+        if self.staged:
+            notes.append(self._note_staged(label, entry, largest_by_packets, variants))
+        if not variants:
+            return notes
+        tuned_bytes = prediction.tuned_bytes
+        slower, served = self._compare(prediction, variants, entry.stop, largest_by_packets)
+        for slower_note in slower:
+            can_have_packets = (
+                collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < tuned_bytes
+            )
+            remedy = f" (option packets={format_size(tuned_bytes)})" if can_have_packets else ""
+            notes.append(f"{label}: {slower_note}{remedy}")
+        written = [variant for variant in variants if variant.head.packets or served is not None]
+        moving_blocks = min(map(self._count_moving_blocks, written), default=self.blocks)
+        if moving_blocks < self.blocks:
+            notes.append(
+                f"{label}: {moving_blocks} of {self.blocks} thread blocks move data (groups of them would need too "
+                "many operations or barriers), so large calls may take longer than predicted; other planners or "
+                "options may keep more busy"
+            )
+        for in_place, head, gpus in written:
+            if not head.packets and served is not None:
+                smallest, largest = served
+                head.sizes = head.sizes._replace(
+                    smallest=max(smallest, head.sizes.smallest),
+                    largest=head.sizes.largest if largest is None else min(largest, head.sizes.largest),
                 )
-                remedy = f" (option packets={format_size(tuned_bytes)})" if can_have_packets else ""
-                notes.append(f"{label}: {slower_note}{remedy}")
-            written = [variant for variant in variants if variant.head.packets or served is not None]
-            moving_blocks = min(map(self._count_moving_blocks, written), default=self.blocks)
-            if moving_blocks < self.blocks:
-                notes.append(
-                    f"{label}: {moving_blocks} of {self.blocks} thread blocks move data (groups of them would need too "
-                    "many operations or barriers), so large calls may take longer than predicted; other planners or "
-                    "options may keep more busy"
-                )
-            for in_place, head, gpus in written:
-                if not head.packets and served is not None:
-                    smallest, largest = served
-                    head.sizes = head.sizes._replace(
-                        smallest=max(smallest, head.sizes.smallest),
-                        largest=head.sizes.largest if largest is None else min(largest, head.sizes.largest),
-                    )
-                suffix = f"{'-packets' if head.packets else ''}{'-in-place' if in_place else ''}"
-                file = f"{prefix}plan{number}{suffix}.json"
-                self.files[file] = head.text(gpus)
-                # without an end, offsets of 32 bits are the limit, some GB
-                end = head.sizes.largest + 1 if head.packets or entry.stop is not None else None
-                served_range = range_text(head.sizes.smallest, end)
-                self.purposes[file] = (
-                    f"{collective.kind} {served_range}{' by packets' * head.packets}{head.sizes.omissions()}"
-                )
-                # Of a broadcast only the root knows whether it is in place, so register.py takes the plan for other
-                # buffers for both. The file in place is for programs that hand plans to the executor themselves.
-                serves_in_place = None if collective.kind == "broadcast" else in_place
-                if serves_in_place is not None or not in_place:
-                    registered = RegisteredPlan(
-                        file, name=head.label, collective=collective.kind,
-                        root=collective.roots[0] if collective.roots else None,
-                        in_place=serves_in_place, smallest=head.sizes.smallest, largest=head.sizes.largest,
-                        unit=head.sizes.multiple, switches=any(gpu.switch_groups for gpu in gpus), packets=head.packets,
-                    )  # fmt: skip
-                    self.rows.append(registered)
+            suffix = f"{'-packets' if head.packets else ''}{'-in-place' if in_place else ''}"
+            file = f"{name}{suffix}.json"
+            self.files[file] = head.text(gpus)
+            # without an end, offsets of 32 bits are the limit, some GB
+            end = head.sizes.largest + 1 if head.packets or entry.stop is not None else None
+            served_range = range_text(head.sizes.smallest, end)
+            by_packets = " by packets" * head.packets
+            self.purposes[file] = f"{collective.kind} {served_range}{by_packets}{head.sizes.omissions()}"
+            # Of a broadcast only the root knows whether it is in place, so register.py takes the plan for other
+            # buffers for both. The file in place is for programs that hand plans to the executor themselves.
+            serves_in_place = None if collective.kind == "broadcast" else in_place
+            if serves_in_place is not None or not in_place:
+                registered = RegisteredPlan(
+                    file, name=head.label, collective=collective.kind,
+                    root=collective.roots[0] if collective.roots else None,
+                    in_place=serves_in_place, smallest=head.sizes.smallest, largest=head.sizes.largest,
+                    unit=head.sizes.multiple, switches=any(gpu.switch_groups for gpu in gpus), packets=head.packets,
+                )  # fmt: skip
+                self.rows.append(registered)
+        tuned = entry.claims.get("at")
+        if isinstance(tuned, int):
+            ranges = [head.sizes for _, head, _ in written if head.sizes.smallest <= tuned <= head.sizes.largest]
+            if ranges and all(tuned % sizes.multiple for sizes in ranges):
+                self.unserved.add((plan.collective.kind, tuned))
         return notes
 
     def _compare(
