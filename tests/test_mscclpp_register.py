@@ -11,6 +11,7 @@ from mscclpp_runtime import Builder, Job, module_of
 import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.transform import split
+from antiphon.cost.nccl.model import calls
 from antiphon.errors import Unsupported
 from antiphon.select.plans import every_plan
 
@@ -177,11 +178,40 @@ def test_no_packets_beside_calls_that_do_not_wait_for_all() -> None:
     """A rank may leave a broadcast two calls ahead of another; then both halves of its scratch may be in use."""
     for kind, planner in (("broadcast", "direct"), ("reduce", "direct"), ("scatter", "direct"), ("gather", "direct")):
         plans = {"allreduce": plan_of("allreduce"), kind: plan_of(kind, planner=planner)}
-        files = antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
-        assert not [name for name in files if "packets" in name]
-        assert any(f"no packets: a rank may leave {kind} before others" in note for note in files.notes)
+        for packets in ("64KiB", "yes", "0", "auto"):  # auto: no predicted times, so nothing speaks for packets
+            files = antiphon.export(plans, "mscclpp-json", options={"packets": packets})
+            assert any("packets" in name for name in files) == (packets == "64KiB")
+            assert any(name.startswith(kind) for name in files) == (packets in ("0", "auto"))
+            named = {"0": "", "auto": f"no packets: a rank may leave {kind} before others"}
+            assert named.get(packets, f"left to the library: {kind}: a rank") in " ".join(files.notes)
     plans = {kind: plan_of(kind) for kind in ("allreduce", "alltoall")}
     assert "alltoall-plan0-packets.json" in antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(1.05, "packets"), (3.0, "broadcast")])
+def test_packets_or_a_broadcast_by_what_they_gain(gain: float, chosen: str) -> None:
+    """The library takes three times as long as our broadcast, or as much more as `gain`."""
+    machine = antiphon.topology("hgx-h100")
+
+    def tuned(kind: str, planner: str, nbytes: int, protocol: str, speedup: float) -> Plan:
+        plan = antiphon.plan(kind, machine, planner=planner, nbytes=nbytes)
+        schedule = plan.entries[0].schedule
+        seconds = calls(schedule, machine).seconds_by_protocol(nbytes)[protocol]
+        claims = {"at": nbytes, "seconds": seconds, "model": "calls", "reference": "nccl", "speedup": speedup}
+        return replace(plan, entries=(Entry(0, None, schedule, claims),))
+
+    plans = {
+        "allreduce": tuned("allreduce", "recursive-doubling", 2048, "ll", 1.3),
+        "broadcast": tuned("broadcast", "direct", 4096, "simple", gain),
+    }
+    files = antiphon.export(plans, "mscclpp-json")
+    assert {word for name in files for word in ("packets", "broadcast") if word in name} == {chosen}
+    (note,) = (note for note in files.notes if "before others enter" in note)
+    assert "faster for allreduce at" in note
+    assert ("option packets=0 writes" in note, "option packets=yes writes" in note) == (
+        chosen == "packets",
+        chosen == "broadcast",
+    )
 
 
 def test_no_packets_beside_such_calls_of_another_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

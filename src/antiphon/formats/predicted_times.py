@@ -102,7 +102,7 @@ class PredictedTimes:
         """
         if not self.tuned_bytes:
             return "", (smallest, largest)
-        sizes = self._sample_sizes(smallest, largest)
+        sizes = self.sample_sizes(smallest, largest)
         slowdowns = {nbytes: self._slowdown(protocol, nbytes) for nbytes in sizes}
 
         def is_served(nbytes: int) -> bool:
@@ -132,7 +132,7 @@ class PredictedTimes:
         span = (first if first > sizes[0] else smallest), (last if last < sizes[-1] else largest)
         return "; ".join(notes), span
 
-    def _sample_sizes(self, smallest: int, largest: int | None) -> list[int]:
+    def sample_sizes(self, smallest: int, largest: int | None) -> list[int]:
         """Return sizes of a range within a factor of 2 of each other, with its ends and the tuned size, ascending.
 
         `largest` None: the range has no end, so the sizes go up to the tuned one.

@@ -32,6 +32,7 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, GpuText
+from antiphon.formats.mscclpp.packet_choice import choose_packets
 from antiphon.formats.mscclpp.registration import REGISTRATION_PURPOSE, RegisteredPlan, registration_text
 from antiphon.formats.mscclpp.shape import (
     ACCESS_BYTES,
@@ -87,8 +88,9 @@ def mscclpp_json(
         Prefix of the plans' names: letters, digits, - and _.
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
-        all ranks exchange data and no switch combines. Default: the sizes at which a tuned plan is predicted to be
-        faster by packets than by plain data, and than NCCL; 0: none.
+        all ranks exchange data and no switch combines; 0: none; yes: where a tuned plan is predicted to be faster by
+        packets than by plain data, and than NCCL. Default: yes, unless the files for broadcast, reduce, gather and
+        scatter, which rule packets out, are predicted to gain more.
     staged
         Large calls pass through shared scratch: new buffers need no new connections, nor equal offsets at all ranks.
         All received data is copied once more. Smaller calls are served by packets alone.
@@ -110,21 +112,16 @@ def mscclpp_json(
     is_alone, is_staged = parse_yes(alone, "option alone"), parse_yes(staged, "option staged")
     writer = _Writer(blocks, threads, alignment, lag, is_alone, name, is_staged)
     # largest call by packets; None: by the predicted times of each plan
-    packet_limit = None if packets == "auto" else parse_size(packets, "packets")
-    notes: list[str] = []
+    packet_limit = None if packets in ("auto", "yes", True) else parse_size(packets, "packets")
     # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks. So plans
     # that do not are written first, and if there are any, the others go without packets.
-    early_leavers: list[str] = []
-    # whether each rank hears from all others in the collective, as packets need
-    by_packets = {kind: plan.collective.kind in PACKET_KINDS for kind, plan in with_relays.items()}
-    for kind in sorted(plans, key=by_packets.__getitem__):
+    choice = choose_packets(with_relays, packet_limit, forced=packets != "auto", alone=is_alone)
+    notes, early_leavers = choice.notes_on_excluded(), list[str]()
+    for kind in sorted(plans.keys() - choice.excluded, key=lambda kind: (kind in choice.waiting, [*plans].index(kind))):
         plan = plans[kind]
-        if early_leavers and packet_limit != 0 and by_packets[kind]:
-            packet_limit, names = 0, ", ".join(early_leavers)
-            notes.append(
-                f"no packets: a rank may leave {names} before others enter; export the others apart (FILE:COLL), and "
-                "register only one of the exports"
-            )
+        if early_leavers and packet_limit != 0 and kind in choice.waiting:
+            packet_limit = 0
+            notes.append(choice.note_without_packets(early_leavers))
         try:
             # notes on ranges that tuning left to NCCL; NotFound if all are
             notes += refuse_served(plan, BACK_END)
@@ -139,7 +136,7 @@ def mscclpp_json(
             )
         file_count = len(writer.files)
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
-        if len(writer.files) > file_count and not by_packets[kind]:
+        if len(writer.files) > file_count and kind not in choice.waiting:
             early_leavers.append(kind)
     if not writer.files:
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
