@@ -279,8 +279,9 @@ def test_pat_where_each_node_has_one_rank(kind: str) -> None:
     assert re.search(rf"^{kind} 0 - pat auto 0 4 4$", text["nccl-tuner.txt"].decode(), re.MULTILINE)
     csv = antiphon.export(antiphon.plan(kind, lone, planner="bruck"), "nccl-csv", options={"unproven": True})
     assert CsvReader(csv["nccl-tuner.csv"].decode()).choice(kind, 2**20, 4, 4) == ("pat", "simple", -1, 0)
-    with pytest.raises(NotFound, match="NCCL's pat needs one rank per node"):
-        antiphon.export(antiphon.plan(kind, full, planner="bruck"), "nccl-tuner", options={"unproven": True})
+    for unproven in (True, False):
+        with pytest.raises(NotFound, match=r"no setting is known .*NCCL's pat needs one rank per node\)$"):
+            antiphon.export(antiphon.plan(kind, full, planner="bruck"), "nccl-tuner", options={"unproven": unproven})
 
 
 # ---- rules by the model ----

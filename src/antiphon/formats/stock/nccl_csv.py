@@ -62,7 +62,7 @@ def nccl_csv(
     merge
         A file of this format, such as the table that RCCL ships, whose rules follow ours.
     """
-    table = choose_rules("nccl-csv", plans, protocol, channels, unproven, has_chunks=False)
+    table = choose_rules("nccl-csv", plans, protocol, channels, unproven, has_chunks=False, has_auto=False)
     lines, notes = [table.title, CSV_COLUMNS], table.notes()  # the title is a comment, "# for ..."
     for kind, start, stop, rule in _with_protocols(table):
         last = ANY_BYTES if stop is None else stop - 1
@@ -98,7 +98,7 @@ def ncclx_csv(
     protocol, channels, unproven
         As of nccl-tuner.
     """
-    table = choose_rules("ncclx-csv", plans, protocol, channels, unproven)
+    table = choose_rules("ncclx-csv", plans, protocol, channels, unproven, has_auto=False)
     ranks, nodes = table.ranks, table.nodes
     if ranks % nodes:
         raise Unsupported(f"ncclx-csv: {ranks} ranks on {nodes} nodes; NCCLX's rules need as many on each node")

@@ -170,12 +170,13 @@ def nccl_tuner(
 
 
 def choose_rules(
-    format_name: str, plans: Mapping[str, Plan], protocol: str, channels: int, unproven: bool, has_chunks: bool = True
-) -> RuleTable:
+    format_name: str, plans: Mapping[str, Plan], protocol: str, channels: int, unproven: bool, *,
+    has_chunks: bool = True, has_auto: bool = True,
+) -> RuleTable:  # fmt: skip
     """Choose a rule, or none, for each range of the plans. Raise NotFound if no range has one.
 
     `has_chunks`: the format can state chunk sizes; without one, a gain that was measured with it is not that of the
-    rule, so the library chooses by itself.
+    rule, so the library chooses by itself. `has_auto`: it can leave the protocol to the library.
     """
     if protocol not in PROTOCOLS:
         raise Invalid(f"protocol: expected {', '.join(PROTOCOLS)}, got {quote(protocol)}")
@@ -189,9 +190,7 @@ def choose_rules(
 
     def choose_rule(entry: Entry, unproven: bool) -> TunerRule:
         """Return the rule of an entry, with the options' protocol and channels; none if the job or format lacks it."""
-        rule = rule_of(entry, library, protocol, unproven)
-        if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
-            return TunerRule(algorithm="", reason=NEEDS_ONE_PER_NODE)
+        rule = rule_of(entry, library, protocol, unproven, one_per_node=nodes == machine.ranks)
         if rule.chunk and not has_chunks:
             return TunerRule(algorithm="", reason=NO_CHUNKS)
         return rule._replace(
@@ -219,13 +218,16 @@ def choose_rules(
         )
     if not rules:
         name = library.name.upper() if library is not None else "NCCL"
-        is_unknown = any(reason in (UNMEASURED, NO_CHUNKS) or reason.startswith(NO_FIGURES) for reason in reasons)
+        unknown = (UNMEASURED, NO_CHUNKS, NEEDS_ONE_PER_NODE)
+        is_unknown = any(reason in unknown or reason.startswith(NO_FIGURES) for reason in reasons)
         judgement = (
             f"no setting is known to beat {name}'s own choice" if is_unknown else f"{name}'s own choice is as good"
         )
         costs = "" if library is None else ", each with what it costs by the model"
-        can_measure = not is_unproven and any(item.rule.algorithm for item in rules_of_plans(unproven=True))
-        advice = f"; option unproven=yes writes lines to measure{costs}" if can_measure else ""
+        measurable = [] if is_unproven else [item.rule for item in rules_of_plans(unproven=True) if item.rule.algorithm]
+        is_free = not has_auto and any(r.protocol == "auto" and r.reason.startswith(NO_FIGURES) for r in measurable)
+        names = "options unproven=yes,protocol=simple write" if is_free else "option unproven=yes writes"
+        advice = f"; {names} lines to measure{costs}" if measurable else ""
         raise NotFound(f"{format_name}: {judgement}: nothing to write ({'; '.join(reasons)}){advice}")
     title = f"# for {' '.join(machine.name.split())[:100]}"
     return RuleTable(library, title, machine.ranks, nodes, rules, left_to_library)
@@ -239,10 +241,13 @@ def _library_on(machine: Topology) -> LibraryModel | None:
         return None
 
 
-def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven: bool) -> TunerRule:
+def rule_of(
+    entry: Entry, library: LibraryModel | None, protocol: str, unproven: bool, one_per_node: bool = False
+) -> TunerRule:
     """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model.
 
     `library`: that model, None if it has no figures of the machine. `unproven`: also without a gain by the model.
+    `one_per_node`: each node has one rank.
     """
     claim = library_claim(entry)
     if claim is not None and claim["name"] in ("NCCL", "RCCL"):
@@ -256,6 +261,8 @@ def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven:
         return TunerRule(algorithm="", reason="our plan is not clearly faster")
     if not family or kind not in SUPPORTED[family]:
         return TunerRule(algorithm="", reason=NO_ALGORITHM)
+    if family == "pat" and not one_per_node:
+        return TunerRule(algorithm="", reason=NEEDS_ONE_PER_NODE)
     name = library.name.upper() if library is not None else "NCCL"
     gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
     if library is None or not gains:

@@ -30,8 +30,9 @@ static void log_nothing(int level, unsigned long subsystems, const char *file, i
 }
 
 /* Makes the context of a communicator, with the rules for its ranks and nodes. Functions return what NCCL expects: ncclSuccess
- * unless memory runs out. */
-static ncclResult_t init_tuner(size_t ranks, size_t nodes, ap_nccl_log log, void **context) {
+ * unless memory runs out. `chunks`: whether NCCL asks for chunk sizes; if not, rules with one are left out, as their gain was
+ * measured with it. */
+static ncclResult_t make_tuner(size_t ranks, size_t nodes, ap_nccl_log log, void **context, int chunks) {
     tuner *t = calloc(1, sizeof *t + MAX_RULES * sizeof *t->rules);
     const char *path = getenv(TABLE), *problem = NULL;
     int line = 0;
@@ -51,17 +52,35 @@ static ncclResult_t init_tuner(size_t ranks, size_t nodes, ap_nccl_log log, void
             problem);
         return ncclSuccess;
     }
-    for (size_t i = 0; i < all; i++)
-        if (is_for(&t->rules[i], ranks, nodes)) t->rules[t->count++] = t->rules[i];
+    size_t left_out = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (!is_for(&t->rules[i], ranks, nodes)) continue;
+        if (t->rules[i].chunk && !chunks)
+            left_out++;
+        else
+            t->rules[t->count++] = t->rules[i];
+    }
     log(AP_LOG_INFO, AP_LOG_TUNING, __FILE__, __LINE__, NAME ": %zu rules of %s for %zu ranks on %zu nodes", t->count, path,
         ranks, nodes);
+    if (left_out)
+        log(AP_LOG_INFO, AP_LOG_TUNING, __FILE__, __LINE__, NAME ": %zu rules left out: chunk sizes need NCCL 2.30", left_out);
     return ncclSuccess;
 }
 
-static ncclResult_t begin_with_id(void **context, uint64_t communicator, size_t ranks, size_t nodes, ap_nccl_log log,
-                                  void *domains, void *constants) {
+static ncclResult_t init_tuner(size_t ranks, size_t nodes, ap_nccl_log log, void **context) {
+    return make_tuner(ranks, nodes, log, context, 0);
+}
+
+static ncclResult_t init_5(void **context, uint64_t communicator, size_t ranks, size_t nodes, ap_nccl_log log, void *domains,
+                           void *constants) {
     (void)communicator, (void)domains, (void)constants;
-    return init_tuner(ranks, nodes, log, context);
+    return make_tuner(ranks, nodes, log, context, 0);
+}
+
+static ncclResult_t init_6(void **context, uint64_t communicator, size_t ranks, size_t nodes, ap_nccl_log log, void *domains,
+                           void *constants) {
+    (void)communicator, (void)domains, (void)constants;
+    return make_tuner(ranks, nodes, log, context, 1);
 }
 
 static ncclResult_t destroy_tuner(void *context) {
@@ -129,5 +148,5 @@ static ncclResult_t choose_chunk(void *context, int collective, size_t nbytes, i
 AP_EXPORT const ap_nccl_tuner_2 ncclTunerPlugin_v2 = {NAME, init_tuner, choose_by_name, destroy_tuner};
 AP_EXPORT const ap_nccl_tuner_3 ncclTunerPlugin_v3 = {NAME, init_tuner, choose_3, destroy_tuner};
 AP_EXPORT const ap_nccl_tuner_4 ncclTunerPlugin_v4 = {NAME, init_tuner, choose_4, destroy_tuner};
-AP_EXPORT const ap_nccl_tuner_5 ncclTunerPlugin_v5 = {NAME, begin_with_id, choose_4, destroy_tuner};
-AP_EXPORT const ap_nccl_tuner_6 ncclTunerPlugin_v6 = {NAME, begin_with_id, choose_4, destroy_tuner, choose_chunk};
+AP_EXPORT const ap_nccl_tuner_5 ncclTunerPlugin_v5 = {NAME, init_5, choose_4, destroy_tuner};
+AP_EXPORT const ap_nccl_tuner_6 ncclTunerPlugin_v6 = {NAME, init_6, choose_4, destroy_tuner, choose_chunk};
