@@ -1,6 +1,7 @@
 """Books: the pages and programs of a table, as bytes and back; what is left out, and all roots that are alike."""
 
 import contextlib
+import itertools
 import random
 import re
 import struct
@@ -136,6 +137,21 @@ def test_hosts_are_those_of_the_places() -> None:
         assert make_book([plan("allgather", "ring", antiphon.topology(one))]).hosts == ()
     boxes = antiphon.topology("cluster:box=dgx1v,boxes=2")
     assert make_book([plan("broadcast", "relay", boxes)]).hosts == (0,) * 8 + (1,) * 8
+
+
+def test_isomorphic_allocations_share_what_jobs_learn() -> None:
+    """The keys of their plans are equal, though their programs are not; those of other plans and machines differ."""
+
+    def book_of(*only: int) -> Book:
+        machine = antiphon.topology("dgx1v", only=only)
+        return make_book([plan("allreduce", planner, machine, ranks=only) for planner in ("trees", "ring")])
+
+    first, second, other = itertools.starmap(book_of, [(0, 1, 4, 5), (2, 3, 6, 7), (0, 3, 4, 7)])
+    assert first.programs != second.programs
+    keys = [page.key for page in first.pages]
+    assert len(set(keys)) == 2
+    assert keys == [page.key for page in second.pages]
+    assert not set(keys) & {page.key for page in other.pages}
 
 
 def test_bytes_and_back(tmp_path: Path) -> None:

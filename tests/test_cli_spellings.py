@@ -58,7 +58,7 @@ def test_old_commands_are_hidden_and_the_others_are_not() -> None:
         ("planners", "list planners"),
         ("models loggp", "list models loggp"),
         ("backends goal", "list formats goal"),
-        ("store ls --store none", "store list --store none"),
+        ("store ls --store .", "store list --store ."),
         ("runtimes", "list runtimes"),
         ("predict allreduce hgx-h100 --as nccl --nbytes 1MB", "predict allreduce hgx-h100 --library nccl --nbytes 1MB"),
         ("predict allreduce hgx-h100 --as=nccl --nbytes 1MB", "predict allreduce hgx-h100 --library nccl --nbytes 1MB"),

@@ -147,6 +147,7 @@ def test_learning_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 @needs_cc
 def test_what_was_learned_over_sockets_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a file with a damaged line, which it loses; a file that is none ends no job, and stays."""
     monkeypatch.setenv("ANTIPHON_LEARN", "1")
     monkeypatch.setenv("ANTIPHON_LEARNED", str(tmp_path / "learned.txt"))
     for why in ("(first search)", "(learned before)"):
@@ -154,7 +155,14 @@ def test_what_was_learned_over_sockets_stays(tmp_path: Path, monkeypatch: pytest
         assert ended == {"codes": [0, 0]}, said
         (text,) = [row["why"] for row in told["report"] if row["schedule"] == "calls of 200000 bytes"]
         assert text.partition(";")[0].endswith(why)
-    chosen = [line for line in read_learned(tmp_path / "learned.txt") if line.chosen]
+        chosen = [line for line in read_learned(tmp_path / "learned.txt") if line.chosen]
+        with (tmp_path / "learned.txt").open("a") as file:
+            file.write("allreduce\t2\t\n")
+    (tmp_path / "learned.txt").write_text("mine")
+    (*_, ended), said = over_sockets(2, "", "learns")
+    assert ended == {"codes": [0, 0]}, said
+    assert said.count("antiphon: ANTIPHON_LEARNED: ") == 2  # at the start, and where it would be written
+    assert (tmp_path / "learned.txt").read_text() == "mine"
     assert {(line.collective, line.ranks, line.nbytes) for line in chosen} >= {("allreduce", 2, 200_000)}
 
 

@@ -1,5 +1,6 @@
 """Learning (ANTIPHON_LEARN=1): candidates are tried and chosen while the job runs, by all processes alike."""
 
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import antiphon
 from antiphon.cli import run as cli
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import Invalid
-from antiphon.runtimes.engine.learned import HEADER, diff_learned, merge_learned, read_learned
+from antiphon.runtimes.engine.learned import HEADER, diff_learned, keep_learned, merge_learned, read_learned
+from antiphon.runtimes.serve.book import read_table
 from antiphon.select import save_plans
 
 __all__ = ["folder"]
@@ -62,15 +64,22 @@ def test_drawn_times_and_delays(mpich: Mpi, folder: Path, calls: int) -> None:
 
 
 def test_what_was_learned_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> None:
-    """The next job begins with it; `table` shows, merges and compares it."""
+    """The next job begins with it, also with a file of an earlier version; `table` shows, merges and compares it."""
     command, file = [compiled(folder, mpich, "drawn"), "300", "0"], tmp_path / "learned.txt"
     settings = {"ANTIPHON_LEARN": "1", "ANTIPHON_LEARNED": str(file), "ANTIPHON_TRIED": "3:1"}
-    for why in ("first search", "learned before"):
+    book = read_table(ranges_table(folder))
+    checksums = {f"{page.key:x}": f"{zlib.crc32(book.programs[page.program]):x}" for page in book.pages}
+    for version, why in ((2, "first search"), (2, "learned before"), (1, "learned before")):
+        if version == 1:
+            keep_learned(
+                file, [replace(line, checksum=checksums.get(line.checksum, "0")) for line in read_learned(file)]
+            )
         run = Run(mpich, folder, 4, command, [ranges_table(folder)], **settings).right()
         assert run.warnings == []
         first = learned(run, "allreduce", 64_000)["choices"][0]
         assert (first["planner"], first["why"]) == ("the library", why)
-    lines = read_learned(file)
+        lines = read_learned(file)
+        assert {line.checksum for line in lines} <= {"0", *checksums}
     assert {line.planner for line in lines if line.chosen} == {"the library"}
     twice = merge_learned([lines, lines])
     assert [line.samples for line in twice] == [2 * line.samples for line in lines]

@@ -257,3 +257,17 @@ def test_a_store_that_cannot_be_written_is_refused_before_planning(
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(Invalid, match="is not a directory and cannot be made"):
         planned(asked(machine_of("ring:ranks=3")), Store(tmp_path / "file"))
+
+
+def test_a_place_without_a_store_is_no_empty_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for place in ("nowhere", "file"):
+        for command in ("list", "gc"):
+            assert run(["store", command, "--store", str(tmp_path / place)]) == 1
+            assert "there is no such folder; `antiphon tune COLL TOPO --store " in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert run(["store", "list", "--store", str(tmp_path / "empty")]) == 0
+    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "cache"))
+    assert run(["store", "list"]) == 0  # the default one begins empty

@@ -20,7 +20,7 @@ from antiphon.cli.output import StoppedEarly, emit, sort_outputs, write_pictures
 from antiphon.cli.progress import show_progress
 from antiphon.cli.tuning_text import tuning_text
 from antiphon.errors import Infeasible, NotFound, list_first
-from antiphon.select.store import Answer, Stored
+from antiphon.select.store import Answer, Store, Stored
 from antiphon.show.columns import fitted_rows, paragraph, wrap_table
 from antiphon.show.machines import conclusions, machine_table, short_names
 from antiphon.show.words import plural
@@ -147,11 +147,19 @@ def _answer_text(answer: Answer) -> str:
 
 def list_stored_command(store: StoreOption = "") -> None:
     """List the plans in a store, the oldest first."""
-    plan_store = sweeping.as_store(store or None)
+    plan_store = _existing_store(store)
     entries = list(plan_store.entries())
     total = format_size(sum(entry.nbytes for entry in entries))
     lines = [f"{plan_store.location}: {plural(len(entries), 'plan')}, {total}", *_stored_table(entries)]
     emit([_stored_json(entry) for entry in entries], "\n".join(lines))
+
+
+def _existing_store(place: str) -> Store:
+    """Return the store at a place; NotFound if there is none. The default one begins empty."""
+    plan_store = sweeping.as_store(place or None)
+    if place and not plan_store.exists():
+        raise NotFound(f"store {place}: there is no such folder; `antiphon tune COLL TOPO --store {place}` makes it")
+    return plan_store
 
 
 def get_command(
@@ -183,7 +191,7 @@ def get_command(
 
 def collect_command(max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "") -> None:
     """Delete damaged entries, old ones, and the oldest beyond a size."""
-    plan_store = sweeping.as_store(store or None)
+    plan_store = _existing_store(store)
     limit = parse_size(max_bytes, "--max-bytes") if max_bytes else 0  # 0: no limit
     age = None if older is None else older * 24 * 3600  # seconds
     deleted = plan_store.collect(limit, age)

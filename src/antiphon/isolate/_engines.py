@@ -15,10 +15,12 @@ slower ones: select/pool.py gives them to `as_done`, the pool of processes behin
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, Missing, NotFound, unknown
@@ -158,7 +160,8 @@ def _on_dask(work: Work, jobs: Jobs, address: str) -> Iterator[tuple[int, Any]]:
     settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.worker.daemon": False}
     with dask.config.set(settings):
         try:
-            client = distributed.Client(address or None, **({} if address else _local_dask()))
+            with _interrupts_blocked():
+                client = distributed.Client(address or None, **({} if address else _local_dask()))
         except (OSError, ValueError) as error:
             raise NotFound(f"engine dask: {address}: {_first_line(error)}") from None
         with client:
@@ -174,6 +177,20 @@ def _on_dask(work: Work, jobs: Jobs, address: str) -> Iterator[tuple[int, Any]]:
                     yield number, result
             except distributed.KilledWorker as error:
                 raise NotFound(f"engine dask: {_first_line(error)}") from None
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Delay Ctrl-C, and keep it from the processes that are started: they inherit it, and would print tracebacks."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # else multiprocessing starts it later, and then unblocks Ctrl-C
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _local_dask() -> dict[str, Any]:

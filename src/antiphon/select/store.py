@@ -177,6 +177,7 @@ class Storage(Protocol):
     def prepare(self) -> None:
         """Make the place; raise Invalid if nothing can be written there."""
 
+    def exists(self) -> bool: ...
     def read(self, name: str) -> bytes | None: ...
     def write(self, name: str, data: bytes) -> None: ...
     def delete(self, name: str) -> None: ...
@@ -189,6 +190,9 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def exists(self) -> bool:
+        return self.path.is_dir()
 
     def read(self, name: str) -> bytes | None:
         file = self.path / name
@@ -243,6 +247,9 @@ class Remote:
         except (ImportError, ValueError) as error:
             raise Invalid(f"store {url}: {error}") from None
 
+    def exists(self) -> bool:
+        return bool(self.files.exists(self.root))
+
     def read(self, name: str) -> bytes | None:
         try:
             data: bytes = self.files.cat_file(f"{self.root}/{name}")
@@ -268,7 +275,7 @@ class Remote:
             self.files.rm_file(f"{self.root}/{name}")
 
     def list_files(self) -> list[FileState]:
-        if not self.files.exists(self.root):
+        if not self.exists():
             return []
         files = []
         for entry in self.files.ls(self.root, detail=True):
@@ -336,6 +343,10 @@ class Store:
         except (AntiphonError, RecursionError) as error:
             raise Invalid(f"store {self.location}: entry {address[:12]} is damaged: {error}") from None
         return answer
+
+    def exists(self) -> bool:
+        """Return whether anything was ever stored here."""
+        return self._storage.exists()
 
     def prepare(self) -> None:
         """Raise Invalid if nothing can be written here: before planning, so that no plan is lost."""

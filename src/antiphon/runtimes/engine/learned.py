@@ -1,9 +1,9 @@
 """Files of what jobs have learned (ANTIPHON_LEARNED, native/preload_learn.c): read, merge, compare.
 
 A file has a line per candidate of each collective, number of ranks, root and size: how often it was timed, its latest
-median, its spread, and whether it is the one that is used. A candidate is a program, known by its checksum, in a number
-of slices; so lines of another version of a table are never used for its plans. The cells of a line are the fields of
-`LearnedLine`, with tabs between:
+median, its spread, and whether it is the one that is used. A candidate is a plan in a number of slices. It is known by
+a key, which is equal on isomorphic machines (serve/book.py), or by the checksum of its program, as in earlier versions;
+so lines of other plans are never used. The cells of a line are the fields of `LearnedLine`, with tabs between:
 
     allreduce 8 -1 1048576 5f3a01c2 4 120 0.000210 0.000205 0.000260 1 ring
 """
@@ -41,7 +41,7 @@ class LearnedLine:
     ranks: int
     root: int
     nbytes: int
-    checksum: str  # of the program, in hexadecimal; 0: the library
+    checksum: str  # the key of the plan, in hexadecimal; 0: the library
     slices: int  # in quarters of the planned number: 4 as planned, 8 twice as many
     samples: int  # calls that were timed
     seconds: float  # the latest median of a call
@@ -67,26 +67,36 @@ class LearnedLine:
 _TYPES = {"str": str, "int": int, "float": float}  # by name, as `fields` states the types of LearnedLine
 
 
-def read_learned(path: str | os.PathLike[str]) -> list[LearnedLine]:
-    """Read a file of what was learned; Invalid, with the line, where it is wrong."""
+def read_learned(path: str | os.PathLike[str], *, skip_damaged: bool = False) -> list[LearnedLine]:
+    """Read a file of what was learned; Invalid if it is none, or if a line is damaged, with that line.
+
+    Jobs skip damaged lines (`skip_damaged`), and take an empty file for one without lines.
+    """
     with reading(name_of(path)):
-        return parse_learned(read_bytes(path).decode("utf-8", "replace"))
+        return parse_learned(read_bytes(path).decode("utf-8", "replace"), skip_damaged=skip_damaged)
 
 
-def parse_learned(text: str) -> list[LearnedLine]:
-    """Return the lines of a file's text."""
+def parse_learned(text: str, *, skip_damaged: bool = False) -> list[LearnedLine]:
+    """Return the lines of a file's text, as `read_learned` does."""
     first, *lines = text.removesuffix("\n").split("\n")
-    if first != HEADER:
+    if first != HEADER and (text or not skip_damaged):
         raise Invalid(
             "is no file of what was learned, which jobs write with ANTIPHON_LEARN=1 and ANTIPHON_LEARNED=FILE"
         )
-    return [_read_line(number, line) for number, line in enumerate(lines, 2)]
+    parsed = []
+    for number, line in enumerate(lines, 2):
+        try:
+            parsed.append(_read_line(number, line))
+        except Invalid:
+            if not skip_damaged:
+                raise
+    return parsed
 
 
 def keep_learned(path: str | os.PathLike[str], lines: Sequence[LearnedLine]) -> None:
     """Write lines into a file of what was learned, in place of its lines with the same `_replacement_key`."""
     replaced = {_replacement_key(line) for line in lines}
-    earlier = read_learned(path) if os.path.exists(path) else []
+    earlier = read_learned(path, skip_damaged=True) if os.path.exists(path) else []
     remaining = [line for line in earlier if _replacement_key(line) not in replaced]
     write_bytes(path, format_learned([*remaining, *lines]).encode())
 

@@ -41,6 +41,7 @@ from antiphon.core.transform import split_groups
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.lowering import both
+from antiphon.select.renumber_plans import label_machine
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Page:
     measured: bool = False  # whether `seconds` was measured, not predicted
     seconds: float | None = None  # of a call, if known
     ordered: bool = False  # whether values are combined in the same order at all sizes
+    key: int = 0  # of what jobs learn of its program; isomorphic machines have the same. 0: its checksum is the key
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ assert sorted(_ORDER) == sorted([*KINDS, UNEVEN])
 # MAGIC, VERSION, checksum; bytes of the head, and of the book; ranks, then the numbers of pages, programs, members and
 # hosts, and the bytes of the machine's name, of all labels, and of `dead`
 HEADER = struct.Struct("<8sIIQQ8I")
-# kind, root; first member and number of members; start, stop; program, flags; offset and bytes of the label; seconds, 0
+# kind, root; first member and number of members; start, stop; program, flags; offset and bytes of label; seconds, key
 PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
 _MEMBER_COUNT, _LABEL_BYTES = 3, 9  # its columns
 PROGRAM_ENTRY = struct.Struct("<QQII")  # offset, bytes, checksum, 0
@@ -132,6 +134,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
         if reason:
             omitted.append(f"{plan.collective.kind}: {reason}")
             continue
+        machine_key = label_machine(machine, plan.collective).key if machine.nodes <= MAX_NODES else ""
         for entry in plan.entries:
             for schedule in _for_every_root(entry, machine, every_root):
                 number = -1
@@ -142,7 +145,8 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                     except Unsupported as error:
                         omitted.append(str(error))
                         continue
-                pages.append(_make_page(schedule.collective, entry, number))
+                key = _learned_key(machine_key, entry) if machine_key and number >= 0 else 0
+                pages.append(_make_page(schedule.collective, entry, number, key))
     return Book(
         machine.name, machine.ranks, hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(omitted))
     )
@@ -208,7 +212,19 @@ def _unfit_reason(plan: Plan) -> str:
     return ""
 
 
-def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
+def _learned_key(machine_key: str, entry: Entry) -> int:
+    """Return the key of a plan in files of what jobs learned (engine/learned.py): 32 bits, not 0.
+
+    It is a hash of the machine's canonical form, and of what no renumbering changes: collective, planner with options,
+    and the transfers by step. So a job on GPUs 2,3,6,7 of a DGX-1 begins with what one on 0,1,4,5 has learned.
+    """
+    schedule = entry.schedule
+    transfers = np.bincount(schedule.step).tolist()
+    text = repr((machine_key, schedule.collective.kind, page_label(entry), schedule.chunks, transfers))
+    return zlib.crc32(text.encode()) or 1
+
+
+def _make_page(collective: Collective, entry: Entry, number: int, key: int) -> Page:
     """Return the page of a range of a plan, served by program `number`."""
     claims, root = entry.claims, collective.roots[0] if collective.roots else -1
     claim = claims.get("seconds")
@@ -221,7 +237,7 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     kind = UNEVEN if _is_uneven(collective) else collective.kind  # only an alltoall may be uneven (_unfit_reason)
     return Page(
         kind, members, root, entry.start, entry.stop, planner=label, program=number, measured=measured, seconds=seconds,
-        ordered=ordered,
+        ordered=ordered, key=key,
     )  # fmt: skip
 
 
@@ -326,7 +342,7 @@ def encode_book(book: Book) -> bytes:
             PAGE_ENTRY.pack(
                 _ORDER.index(page.kind), page.root, len(members), len(page.members), page.start,
                 _NO_END if page.stop is None else page.stop, page.program, flags, len(labels), len(label),
-                float("nan") if page.seconds is None else page.seconds, 0,
+                float("nan") if page.seconds is None else page.seconds, page.key,
             )
         )  # fmt: skip
         members += page.members
@@ -417,7 +433,7 @@ def _decode_program(data: bytes, previous_end: int, row: tuple[int, ...]) -> byt
 
 def _decode_page(row: tuple[Any, ...], members: list[int], labels: bytes, ranks: int, programs: int) -> Page:
     """Return a page from its row, with its slice of all members and of all labels. ValueError if it is impossible."""
-    kind, root, first, count, start, stop, program, flags, label, label_bytes, seconds, _ = row
+    kind, root, first, count, start, stop, program, flags, label, label_bytes, seconds, key = row
     group = members[first : first + count]
     text = labels[label : label + label_bytes]
     if len(group) != count or len(text) != label_bytes or not -1 <= program < programs or not -1 <= root < ranks:
@@ -429,7 +445,7 @@ def _decode_page(row: tuple[Any, ...], members: list[int], labels: bytes, ranks:
     measured, ordered = bool(flags & 1), bool(flags & 2)
     return Page(
         _ORDER[kind], tuple(group), root, start, end, planner=text.decode(), program=program, measured=measured,
-        seconds=known_seconds, ordered=ordered,
+        seconds=known_seconds, ordered=ordered, key=key % 2**32,
     )  # fmt: skip
 
 

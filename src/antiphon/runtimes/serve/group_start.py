@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
-from antiphon.runtimes.engine.learned import format_learned, parse_learned, read_learned
+from antiphon.runtimes.engine.learned import LearnedLine, format_learned, parse_learned, read_learned
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.auto_question import (
     AUTO,
@@ -157,7 +157,12 @@ def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     auto = isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
     learns = os.environ.get(LEARN, "") not in ("", "0") and group.ranks > 1
     path = os.environ.get(LEARNED, "")
-    earlier = read_learned(path) if learns and path and os.path.exists(path) else []
+    earlier: list[LearnedLine] = []
+    try:
+        if learns and path and os.path.exists(path):
+            earlier = read_learned(path, skip_damaged=True)
+    except AntiphonError as error:  # the job goes on without it
+        print(f"antiphon: ANTIPHON_LEARNED: {error}", file=sys.stderr)
     return {
         "learn": text_of(default_book("allreduce", group.ranks).programs[0]) if learns else "",
         "learned": format_learned(earlier),

@@ -40,7 +40,7 @@ class _Learning:
 
     learner: Learner
     pages: list[Page | None]  # by `CallCandidate.program`, which is no `Page.program`
-    checksums: list[str]  # CRC-32 of the pages' programs, in hexadecimal
+    keys: list[str]  # of the pages, in the file of what was learned
     page: Page  # the book's page for these calls
     nbytes: int  # of the calls that are timed
     untimed: int = 0  # calls in a row of other sizes
@@ -117,13 +117,18 @@ class Learners:
         sliced = nbytes >= MIN_SLICED_BYTES and all(map(self._can_be_sliced, candidates[1:]))
         functions = self._engine.library  # functions of the engine, in C; not the library above
         learner = Learner(functions, programs=len(candidates), first=first, library=has_library, sliced=sliced)
-        checksums = ["0", *(f"{zlib.crc32(program):x}" for program in programs)]
-        learning = _Learning(learner, candidates, checksums, page, nbytes)
+        checksums = ["0", *(f"{zlib.crc32(program):x}" for program in programs)]  # the keys of earlier files
+        keys = [
+            f"{other.key:x}" if other and other.key else checksum
+            for other, checksum in zip(candidates, checksums, strict=True)
+        ]
+        learning = _Learning(learner, candidates, keys, page, nbytes)
         for line in self._earlier:
             same_class = line.nbytes.bit_length() == nbytes.bit_length()
             same_kind = (line.collective, line.ranks, line.root) == (page.kind, self._ranks, page.root)
-            if same_class and same_kind and line.checksum in checksums:
-                candidate = CallCandidate(checksums.index(line.checksum), line.slices)
+            known_keys = keys if line.checksum in keys else checksums
+            if same_class and same_kind and line.checksum in known_keys:
+                candidate = CallCandidate(known_keys.index(line.checksum), line.slices)
                 times = line.samples, line.seconds, line.low, line.high
                 if candidate.program or has_library:
                     learner.recall(Arm(candidate, bool(line.chosen), *times))
@@ -140,7 +145,7 @@ class Learners:
                 rows.append(
                     LearnedLine(
                         collective=own_page.kind, ranks=self._ranks, root=own_page.root, nbytes=learning.nbytes,
-                        checksum=learning.checksums[arm.candidate.program], slices=arm.candidate.slices,
+                        checksum=learning.keys[arm.candidate.program], slices=arm.candidate.slices,
                         samples=arm.samples, seconds=arm.seconds, low=min(arm.low, arm.seconds),
                         high=max(arm.high, arm.seconds), chosen=int(arm.chosen),
                         planner="the library" if page is None else page.planner,

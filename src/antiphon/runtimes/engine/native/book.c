@@ -31,7 +31,7 @@ typedef struct {
     int32_t program;                /* its number; -1: the library's own collective */
     uint32_t flags, label, label_bytes; /* flags: bit 0 measured, bit 1 ordered (book.h); label: its offset in the labels */
     double seconds;
-    uint64_t zero;
+    uint64_t key; /* 0: none */
 } page_entry;
 
 typedef struct {
@@ -108,7 +108,8 @@ static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_er
     const uint32_t first = e.first_member, label = e.label;
     ap_page *p = &book->page[number];
     *p = (ap_page){.kind = e.kind, .root = e.root, .members = e.members, .start = e.from, .stop = e.to, .program = e.program,
-                   .measured = e.flags & 1, .ordered = e.flags >> 1 & 1, .label_bytes = e.label_bytes};
+                   .measured = e.flags & 1, .ordered = e.flags >> 1 & 1, .label_bytes = e.label_bytes,
+                   .key = (uint32_t)e.key};
     if (p->kind >= AP_PAGE_KINDS || first > t->members || p->members > t->members - first || !p->members ||
         p->members > book->ranks || label > t->labels || p->label_bytes > t->labels - label || p->start >= p->stop ||
         p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)

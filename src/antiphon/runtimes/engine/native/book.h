@@ -19,6 +19,7 @@ typedef struct {
     int ordered;           /* whether values are combined in the same order at all sizes */
     const char *label;     /* names the planner; `label_bytes` long, without a final zero */
     uint32_t label_bytes;
+    uint32_t key;          /* of what jobs learn of its program; isomorphic machines have the same. 0: its checksum is the key */
 } ap_page;
 
 typedef struct {

@@ -440,7 +440,7 @@ struct ap_learned {
     ap_learned *next;
     const ap_page *page;                     /* the table's page for these calls */
     const ap_page *program[AP_MAX_PROGRAMS]; /* per program (learn.h) its page; NULL: the library */
-    uint32_t checksum[AP_MAX_PROGRAMS];      /* of its program; 0: the library */
+    uint32_t key[AP_MAX_PROGRAMS];           /* of its page, in the file; 0: the library */
     int scale, ranks, root; /* scale: log2 of the bytes */
     uint64_t bytes, calls;  /* of the calls that are timed */
     uint32_t arms, choices; /* lengths of `arm` and `choice` */

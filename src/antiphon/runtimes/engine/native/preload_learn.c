@@ -8,7 +8,7 @@
  * keeps what was learned (ANTIPHON_LEARNED). It reads that file in MPI_Init and broadcasts it, so all learners begin alike.
  * Fields of a line, by tabs:
  *
- *     collective, ranks, root, bytes, checksum of the program (0: the library), slices, samples, seconds, low, high, chosen, planner
+ *     collective, ranks, root, bytes, key of the plan (0: the library), slices, samples, seconds, low, high, chosen, planner
  *
  * seconds, low, high: the latest, least and greatest median time of a call (ap_arm); samples: calls timed; chosen: 1 or 0.
  *
@@ -41,7 +41,7 @@ struct ap_learning {
     uint64_t bytes, calls; /* of the calls that are timed: the bytes of each, and their number so far */
     ap_learner *learner;
     ap_row *row_of[AP_MAX_PROGRAMS]; /* per program its row; the first is NULL: the library */
-    uint32_t programs, checksum[AP_MAX_PROGRAMS]; /* their number; their checksums, for the file */
+    uint32_t programs, key[AP_MAX_PROGRAMS]; /* their number; their keys in the file (ap_page) */
     double *last; /* where the learner keeps the time of the last call that was timed, by `candidate`; NULL: none */
     ap_candidate candidate;
     ap_learned *record;
@@ -62,7 +62,7 @@ static ap_learned *find_record(const ap_group *g, const ap_learning *l) {
         ap_learned_records = record;
     }
     for (uint32_t i = 1; record && i < l->programs; i++) record->program[i] = l->row_of[i]->page;
-    if (record) memcpy(record->checksum, l->checksum, sizeof l->checksum);
+    if (record) memcpy(record->key, l->key, sizeof l->key);
     pthread_mutex_unlock(&lock);
     return record;
 }
@@ -90,7 +90,7 @@ enum { COLLECTIVE_TEXT = 16, PLANNER_TEXT = 128, MAX_LABEL = 120 };
 typedef struct { /* the fields of a line; planner is for people: nothing depends on it */
     char collective[COLLECTIVE_TEXT], planner[PLANNER_TEXT];
     int ranks, root, slices, chosen;
-    uint32_t checksum;
+    uint32_t key;
     uint64_t bytes, samples;
     double seconds, low, high;
 } learned_line;
@@ -101,7 +101,7 @@ static int scale_of(uint64_t bytes) { return bytes ? 63 - __builtin_clzll(bytes)
 /* Whether the text begins with a valid line. */
 static int parse_line(const char *text, learned_line *x) {
     return sscanf(text, "%15[a-z]\t%d\t%d\t%" SCNu64 "\t%" SCNx32 "\t%d\t%" SCNu64 "\t%lf\t%lf\t%lf\t%d\t%127[^\t\n]", x->collective,
-                  &x->ranks, &x->root, &x->bytes, &x->checksum, &x->slices, &x->samples, &x->seconds, &x->low, &x->high,
+                  &x->ranks, &x->root, &x->bytes, &x->key, &x->slices, &x->samples, &x->seconds, &x->low, &x->high,
                   &x->chosen, x->planner) == 12 &&
            x->samples && x->low > 0 && x->low <= x->seconds && x->seconds <= x->high && x->high < MAX_SECONDS &&
            x->slices >= AP_MIN_SLICES && x->slices <= AP_MAX_SLICES;
@@ -132,13 +132,16 @@ char *ap_learned_read(ap_settings *s, char problem[AP_TEXT]) {
 /* Passes the lines of the file about its calls and programs to a new learner. */
 static void recall(const ap_group *g, ap_learning *l) {
     learned_line x;
-    for (uint32_t p = 1; ap_preload.set.learned_path[0] && p < l->programs; p++)
-        l->checksum[p] = ap_crc32(l->row_of[p]->program->bytes, l->row_of[p]->program->size);
+    uint32_t checksum[AP_MAX_PROGRAMS] = {0}; /* the keys of files from before there were others */
+    for (uint32_t p = 1; ap_preload.set.learned_path[0] && p < l->programs; p++) {
+        checksum[p] = ap_crc32(l->row_of[p]->program->bytes, l->row_of[p]->program->size);
+        l->key[p] = l->row_of[p]->page->key ? l->row_of[p]->page->key : checksum[p];
+    }
     for (const char *line = ap_preload.learned ? ap_preload.learned : ""; *line; line = next_line(line)) {
         if (!parse_line(line, &x) || strcmp(x.collective, ap_kind_names[l->kind]) || x.ranks != g->size) continue;
         if (x.root != l->row->range.root || scale_of(x.bytes) != l->scale) continue;
         for (uint32_t p = 0; p < l->programs; p++)
-            if (l->checksum[p] == x.checksum)
+            if (l->key[p] == x.key || checksum[p] == x.key)
                 ap_learner_recall(l->learner, &(ap_arm){.candidate = {(int32_t)p, x.slices}, .usable = 1, .chosen = x.chosen,
                                                         .samples = x.samples, .seconds = x.seconds, .low = x.low, .high = x.high});
     }
@@ -154,7 +157,7 @@ static void write_lines(const ap_learned *r, FILE *file) {
         if (!a->samples) continue;
         /* parse_line accepts only low <= seconds <= high; so it is written in any case */
         fprintf(file, "%s\t%d\t%d\t%" PRIu64 "\t%" PRIx32 "\t%d\t%" PRIu64 "\t%.9g\t%.9g\t%.9g\t%d\t%.*s\n",
-                ap_kind_names[r->page->kind], r->ranks, r->root, r->bytes, r->checksum[a->candidate.program], a->candidate.slices,
+                ap_kind_names[r->page->kind], r->ranks, r->root, r->bytes, r->key[a->candidate.program], a->candidate.slices,
                 a->samples, a->seconds, a->low < a->seconds ? a->low : a->seconds, a->high > a->seconds ? a->high : a->seconds,
                 a->chosen, (int)(label_bytes < MAX_LABEL ? label_bytes : MAX_LABEL), page ? page->label : library);
     }
