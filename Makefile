@@ -65,7 +65,7 @@ test-kernels: $(VENV)/.ready-dev  ## run the numeric tests with several kernels 
 	    OPENBLAS_CORETYPE=$$kernel OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q $(NUMERIC_TESTS) || exit 1; \
 	done
 
-test-all: $(VENV)/.ready-dev  ## run all tests, hours of a processor; goes on where it was ended (ARGS=--list: what is left)
+test-all: $(VENV)/.ready-all  ## run all tests, hours of a processor; goes on where it was ended (ARGS=--list: what is left)
 	@echo "== all tests"
 	@$(BIN)/python tests/whole.py $(PYTEST) -- $(ARGS)
 
@@ -179,3 +179,8 @@ $(VENV)/.ready-dev: pyproject.toml $(VENV)/.created
 	@$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
 	@$(MPICH)
 	@touch $(VENV)/.ready $@
+
+$(VENV)/.ready-all: $(VENV)/.ready-dev
+	@echo "installing Ray and PyArrow, which only slow tests need, into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[ray,parquet]' || echo "  not to be had: their tests will be skipped"
+	@touch $@

@@ -42,6 +42,15 @@ def test_an_environment_of_the_user_is_refused(tree: Path) -> None:
     assert (tree / ".venv" / "mpich").exists()
 
 
+def test_only_all_tests_need_ray(tree: Path) -> None:
+    """Its wheel is large; `dev`, which `make test` installs, has the others."""
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    for target, needs_ray in (("test", False), ("test-all", True)):
+        commands = make(tree, "--dry-run", target).stdout
+        assert "--editable '.[dev]'" in commands
+        assert ("--editable '.[ray,parquet]'" in commands) == needs_ray
+
+
 @pytest.mark.slow
 def test_an_environment_is_made_beside_that_of_the_user(tree: Path) -> None:
     stamp = tree / "build" / "venv" / ".created"
