@@ -12,52 +12,62 @@ bound is max(3 us, 1 us + 1.5e-9 * nbytes), where 1 us is the latency of the las
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import msgspec
 
 from antiphon.core.bounds import Bound
 from antiphon.core.bounds.abilities import strip_abilities
-from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
+from antiphon.core.bounds.by_size import (
+    SizeEvidence,
+    ViewEvidence,
+    bound_by_size,
+    find_evidence,
+    least_message_latency,
+)
 from antiphon.core.bounds.latency_seconds import Quickest, find_slowest_need
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.repriced import seconds_per_byte
-from antiphon.core.bounds.witness import Witness
+from antiphon.core.bounds.steps import KINDS
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.profile import Profile
+from antiphon.errors import Invalid
 
+EvidenceByHelp = dict[bool, SizeEvidence]  # False: for all schedules; True: for those whose switches only forward
 SecondsBySize = Callable[[int], float]  # nbytes -> least seconds
 
 
 @dataclass(frozen=True, eq=False)
 class BoundEvaluator:
-    """The proved lower bound of a collective on a machine, to be evaluated with the figures of a model."""
+    """The proved lower bound of a collective on a machine, to be evaluated with the figures of a model.
+
+    `evidence`: the witnesses of the bound by size that are known so far, of a plan file or by a search.
+    """
 
     topology: Topology
     collective: Collective
     bound: Bound
+    evidence: EvidenceByHelp = field(default_factory=dict)
 
     @cached_property
     def needs(self) -> Needs:
         """Return which blocks each rank needs from which ranks."""
         return needs_of(self.collective)
 
-    @cached_property
-    def evidence(self) -> SizeEvidence:
-        """Return the witnesses of the bound by size."""
-        return self._find_evidence(self.topology, self.bound.witness)
-
-    @cached_property
-    def unaided_evidence(self) -> SizeEvidence:
-        """Return the witnesses of the bound by size if switches only forward (neither multicast nor reduce)."""
-        if self.bound.without_help is self.bound:  # no switch helps, so the bound needs none
-            return self.evidence
-        return self._find_evidence(strip_abilities(self.topology), self.bound.without_help.witness)
-
-    def _find_evidence(self, topology: Topology, witness: Witness | None) -> SizeEvidence:
-        """Find the witnesses of the bound by size. `witness`: of the bound on bandwidth, on the same topology."""
-        rate = seconds_per_byte(topology, self.collective, self.needs, witness)
-        return find_evidence(topology, self.collective, float(rate))
+    def find_evidence(self, unaided: bool) -> SizeEvidence:
+        """Return the witnesses of the bound by size, searched unless known. `unaided`: switches only forward, neither
+        multicast nor reduce.
+        """
+        unaided = unaided and self.bound.without_help is not self.bound  # else no switch helps
+        if unaided not in self.evidence:
+            topology = strip_abilities(self.topology) if unaided else self.topology
+            witness = (self.bound.without_help if unaided else self.bound).witness
+            rate = seconds_per_byte(topology, self.collective, self.needs, witness)
+            self.evidence[unaided] = find_evidence(topology, self.collective, float(rate))
+        return self.evidence[unaided]
 
     def moving_seconds(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound by bandwidth alone. `unaided`: switches only forward, neither multicast nor reduce."""
@@ -67,7 +77,7 @@ class BoundEvaluator:
     def with_barriers(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound under models with barriers between steps (alpha-beta). `unaided`: switches only forward."""
         machine, rate = self._machine_and_rate(profile, unaided)
-        evidence = self.unaided_evidence if unaided else self.evidence
+        evidence = self.find_evidence(unaided)
         return bound_by_size(machine, self.collective, self._slowest_need(machine), rate, evidence).seconds
 
     def without_barriers(self, profile: Profile, *, unaided: bool = False, add_latency: bool = False) -> SecondsBySize:
@@ -97,3 +107,30 @@ class BoundEvaluator:
     def _slowest_need(self, machine: Topology) -> Quickest | None:
         """Return, of all needs, each met by its quickest path, the one that takes longest; None: nothing must move."""
         return find_slowest_need(machine, self.needs, self.bound.latency_witness)
+
+
+def evidence_to_json(evidence: EvidenceByHelp) -> list[dict[str, Any]]:
+    """Return witnesses of the bound by size as plans carry them, under the claim `gap_evidence`."""
+    return [{"unaided": unaided, **item.as_json()} for unaided, item in evidence.items()]
+
+
+def evidence_of(value: object) -> EvidenceByHelp:
+    """Read witnesses of the bound by size from their JSON; raise Invalid if they are none. What they prove is for
+    `bound_by_size` to evaluate.
+    """
+    evidence: EvidenceByHelp = {}
+    try:
+        for item in msgspec.convert(value, list[dict[str, Any]]):
+            views = [
+                ViewEvidence(
+                    msgspec.convert(view["hosts_of"], tuple[int, ...]),
+                    tuple(msgspec.convert(witness, KINDS[witness["kind"]]) for witness in view["evidence"]),
+                )
+                for view in item["views"]
+            ]
+            if [bool(view.hosts_of) for view in views] not in ([False], [False, True]):
+                raise TypeError("expected the machine, then its hosts")
+            evidence[msgspec.convert(item["unaided"], bool)] = SizeEvidence(tuple(views))
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise Invalid(f"gap_evidence: cannot be read ({error}); plan anew") from None
+    return evidence

@@ -35,7 +35,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
-from antiphon.cost.bound_evaluator import BoundEvaluator
+from antiphon.cost.bound_evaluator import BoundEvaluator, evidence_to_json
 from antiphon.cost.nccl.accuracy import is_clearly_faster
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Unsupported, list_first
@@ -154,14 +154,14 @@ class Ledger:
         if isinstance(message, LowerBounds):
             context = self.context
             machine, target = context.with_profile(context.topology), context.collectives[task.kind]
-            self.bounds[task.kind] = message.bound
+            evidence, self.bounds[task.kind] = message.evidence, message.bound
             self.limits[task.kind] = Limit.of(
                 message.by_profile, machine, target, latency=message.latency, model=context.model_name,
-                times=message.times,
+                times=message.times, evidence=evidence,
             )  # fmt: skip
             if self.library is not None:
                 # from now on its predictions, which use no profile, must not be below the bound of the nominal machine
-                self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
+                self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound, {**evidence}))
                 self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
             if self.is_needed(task):
@@ -565,8 +565,11 @@ class Ledger:
             # the plan has the collective, and its entry the sizes
             claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
             claims |= self._claimed_figures(kind, key, r.candidate) | {"model": self.context.model_name}
+            claims["sizes"] = [size for size in self.context.sizes if r.start <= size <= r.at]
             if self.context.profile is not None:
                 claims["profile"] = name_of(self.context.profile)
+            elif not entries and kind in self.limits and self.limits[kind].evidence:  # once, for all gaps
+                claims["gap_evidence"] = evidence_to_json(self.limits[kind].evidence)
             entries.append(PlanEntry(start, stop, self.schedules[kind][key], claims))
         return Plan(self.context.topology, self.context.collectives[kind], tuple(entries))
 

@@ -35,7 +35,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile, model_of
-from antiphon.cost.bound_evaluator import BoundEvaluator
+from antiphon.cost.bound_evaluator import BoundEvaluator, EvidenceByHelp
 from antiphon.cost.model_bound import BOUNDS, model_bound
 from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
@@ -56,16 +56,18 @@ class Limit:
     without_switches: Fraction | None = None  # greatest rate if switches that can multicast or reduce only forward
     model: str = ""  # the cost model of `times`; "" if these are unknown
     times: Mapping[int, float] = field(default_factory=dict)  # size -> least seconds under the cost model
+    evidence: EvidenceByHelp = field(default_factory=dict)  # the witnesses of `times`, as far as they are known
     witness: Witness | None = None  # the proof of `bytes_per_second`, for pictures
 
     @staticmethod
     def of(
         bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None, model: str = "",
-        times: Mapping[int, float] | None = None,
+        times: Mapping[int, float] | None = None, evidence: EvidenceByHelp | None = None,
     ) -> Limit:  # fmt: skip
         """Return the limits from a bound.
 
         `latency`: the bound on latency, computed here if None. `model`, `times`: the least times under a cost model.
+        `evidence`: their witnesses.
         """
         if latency is None:
             latency = find_slowest_need(topology, needs_of(collective), bound.latency_witness)
@@ -75,7 +77,8 @@ class Limit:
         forwarding_rate = bound.without_switches if bound.unaided is not None else None
         return Limit(
             bound.latency_steps, latency=seconds, bytes_per_second=bound.bytes_per_second, because=reasons,
-            without_switches=forwarding_rate, model=model if times else "", times=times or {}, witness=bound.witness,
+            without_switches=forwarding_rate, model=model if times else "", times=times or {},
+            evidence=evidence or {}, witness=bound.witness,
         )  # fmt: skip
 
     def gap(self, nbytes: int, seconds: float) -> float | None:

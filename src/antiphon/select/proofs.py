@@ -41,7 +41,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import model_of, prepare
-from antiphon.cost.bound_evaluator import BoundEvaluator
+from antiphon.cost.bound_evaluator import BoundEvaluator, evidence_of
 from antiphon.errors import AntiphonError, Invalid, TimedOut, quote
 from antiphon.select.figures import figures_verified
 from antiphon.select.plan_files import list_failures, load_failure, load_plans
@@ -206,6 +206,11 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
         condition = conditions_text(bounds.unaided.assumes)
         proved.append(f"{condition} R/C of {name} is {bounds.unaided.inverse} or more, by a witness")
     bound_figures = BoundEvaluator(topology, plan.collective, bounds)
+    if claims and (stated_evidence := [e.claims["gap_evidence"] for e in plan.entries if "gap_evidence" in e.claims]):
+        try:
+            bound_figures.evidence.update(evidence_of(stated_evidence[0]))
+        except Invalid as error:
+            return Proofs(Fault("proof", str(error)))
     trusted: list[str] = []
     stated: list[str] = []
     for entry in plan.entries if claims else ():

@@ -35,8 +35,9 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid, list_first, quote
 from antiphon.registry import find
+from antiphon.select.ranges import ends_of
 from antiphon.units import format_seconds, format_size, plain
 
 # Claims of an entry that are recomputed from the schedule; all others are notes.
@@ -290,13 +291,21 @@ def check_origin(entry: Entry) -> None:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
-def _is_gap_right(entry: Entry, lower_bound: float | None, seconds: float) -> bool:
-    """Return whether the claimed gap is the predicted time ÷ its lower bound, or null where that is unknown or 0."""
-    claimed, gap = entry.claims["gap"], seconds / lower_bound if lower_bound else None
+def _is_same_gap(claimed: object, gap: float | None) -> bool:
+    """Return whether a claimed gap is that of the prediction, or null where none is known."""
     if gap is None or claimed is None:
         return claimed is None and gap is None
     is_number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
     return is_number and math.isclose(claimed, gap, rel_tol=SAME_PREDICTION)
+
+
+def _priced_sizes(entry: Entry) -> list[int]:
+    """Return the sizes that the greatest gap is of, up to that of the other figures; [] if the entry states none."""
+    sizes = entry.claims.get("sizes", [])
+    are_whole = isinstance(sizes, list) and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    if not are_whole or (sizes and not 0 <= min(sizes) <= max(sizes) == entry.claims["at"]):
+        raise Invalid(f"sizes: expected sizes of the range up to `at`, got {quote(sizes)}; plan anew")
+    return sizes if "largest_gap" in entry.claims else []
 
 
 def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -> str | None:
@@ -316,7 +325,8 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
     nbytes, claimed = entry.claims["at"], entry.claims["seconds"]
     if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 0:
         raise Invalid(f"at: expected a number of bytes, got {quote(nbytes)}; plan anew")
-    prediction = prepare(model, entry.schedule, topology)(nbytes)
+    predict = prepare(model, entry.schedule, topology)
+    prediction = predict(nbytes)
     is_number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
     if not is_number or not math.isclose(claimed, prediction.seconds, rel_tol=SAME_PREDICTION):
         raise Invalid(
@@ -331,11 +341,22 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
     if "gap_model" in entry.claims:
         model_name, _, _ = model.partition(":")
         _, options = model_of(model)
-        lower_bound = model_bound(model_name, options, proofs)
-        if not _is_gap_right(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
-            raise Invalid(
-                f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew"
-            )
+        try:
+            lower_bound = model_bound(model_name, options, proofs)
+        except (ArithmeticError, LookupError, ValueError) as error:  # evidence of a file may be of any shape
+            raise Invalid(f"gap_evidence: cannot be evaluated ({error}); plan anew") from None
+
+        def gap_at(size: int) -> float | None:
+            """Return the gap of this schedule at a size; None where the lower bound is unknown or 0."""
+            bound_seconds = lower_bound(size) if lower_bound is not None else None
+            return predict(size).seconds / bound_seconds if bound_seconds else None
+
+        for key, sizes in (("gap", [nbytes]), ("largest_gap", _priced_sizes(entry))):
+            if sizes and not _is_same_gap(entry.claims.get(key), ends_of([gap_at(size) for size in sizes])[1]):
+                raise Invalid(
+                    f"{key}: the plan claims {quote(entry.claims.get(key))} at {list_first(sizes)} bytes, which is "
+                    "wrong; plan anew"
+                )
         if entry.claims["gap_model"] != (None if entry.claims["gap"] is None else model):
             raise Invalid(
                 f"gap_model: the plan claims {quote(entry.claims['gap_model'])}, but the gap holds by the model of "
@@ -352,7 +373,8 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     provenance = entry.schedule.provenance
     checked = CLAIMED_FIGURES | {"use"} | (PREDICTED | {"model"} if is_predicted else set())
     if is_predicted and "gap_model" in entry.claims:  # older plans hold another gap, which nothing recomputes
-        checked |= {"gap", "gap_model"}
+        checked |= {"gap", "gap_model", "gap_evidence", "sizes"}
+        checked |= {"largest_gap"} if "sizes" in entry.claims else set()
     findings, recomputed = findings_or_empty(entry.schedule), {"proof"}
     recomputed |= FOUND_FIGURES if "rate" in findings else set()
     recomputed |= TREE_FIGURES if _has_tree_figures(entry.schedule) else set()

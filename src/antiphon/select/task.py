@@ -40,7 +40,7 @@ from antiphon.core.transform import Cuts, unjoined
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.cost.basis import basis_of
-from antiphon.cost.bound_evaluator import BoundEvaluator
+from antiphon.cost.bound_evaluator import BoundEvaluator, EvidenceByHelp
 from antiphon.cost.model_bound import model_bound
 from antiphon.cost.pieces import limit_pieces
 from antiphon.cost.prediction import Simulator
@@ -130,6 +130,7 @@ class LowerBounds:
     by_profile: Bound  # on the machine with the bandwidths of the profile; predicted times are compared with it
     latency: Quickest | None  # bound on latency in seconds, if known
     times: Mapping[int, float] | None = None  # size -> least seconds under the cost model; None: unknown
+    evidence: EvidenceByHelp = field(default_factory=dict)  # the witnesses of `times`; {} by a profile
 
 
 @dataclass(frozen=True)
@@ -409,7 +410,8 @@ def find_bounds(context: Context, task: Task) -> LowerBounds:
     lower_bound = model_bound(context.model_name.partition(":")[0], context.model_options, proofs, context.profile)
     times = None if lower_bound is None else {nbytes: lower_bound(nbytes) for nbytes in context.sizes}
     latency = find_slowest_need(machine, proofs.needs, by_profile.latency_witness)
-    return LowerBounds(task.index, nominal, by_profile, latency, times)
+    evidence = proofs.evidence if context.profile is None else {}
+    return LowerBounds(task.index, nominal, by_profile, latency, times, evidence)
 
 
 # ---- text ----

@@ -66,6 +66,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
 NO_ROUTE = 2**50  # price of a route that does not exist; more than any sum of prices
+MAX_INTEGER = 2**32  # prices and multipliers are below it: their sums fit 64 bits
+MAX_STEPS = 2**14  # of cuts over time
 Switches = tuple[int, ...]  # switches on the near side of a cut
 
 
@@ -159,6 +161,7 @@ class OneStep(Record):
 
 
 Evidence = StepCuts | RoutedCuts | Chain | Fan | Exchange | OneStep
+KINDS = {cls.kind: cls for cls in (StepCuts, RoutedCuts, Chain, Fan, Exchange, OneStep)}
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,7 @@ def step_capacity(topology: Topology, near: Bools, far: Bools, switches: Sequenc
 def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTimes:
     """Sum the conditions: the total weight over the greatest total capacity of any step bounds sum(t)."""
     steps = evidence.steps
+    _require(0 < steps <= MAX_STEPS and len(evidence.cuts) > 0, "it has no cuts, or too many steps")
     weight, load = 0, [Fraction(0)] * steps
     for cut in evidence.cuts:
         near_from = np.array(cut.near_from, np.int64)
@@ -274,6 +278,7 @@ def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -
        sum over k of m(k) w(k) <= sum over s of cost(s) t_s,   so   sum(t) >= sum of m(k) w(k) / greatest cost(s).
     """
     ranks, steps = topology.ranks, evidence.steps
+    _require(len(evidence.prices) == steps, "it has not one set of prices per step")
     generators = [np.array(image, np.int64) for image in evidence.symmetries]
     if not all(is_symmetry(topology, needs, image) for image in generators):
         return StepTimes(Fraction(0))  # with other bandwidths than in the search, the machine may lack these symmetries
@@ -282,12 +287,12 @@ def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -
     weight = 0
     for cut in evidence.cuts:
         near_from = np.array(cut.near_from, np.int64)
-        _require(len(near_from) == ranks and cut.multiplier >= 0, "a cut has another shape, or a negative multiplier")
+        _require(len(near_from) == ranks, "a cut has another shape")
+        _require(0 <= cut.multiplier < MAX_INTEGER, "a multiplier is negative or too large")
         weight += cut.multiplier * crossing_weight(needs, near_from <= 0, near_from > steps)
         for s in range(1, steps + 1):
             separated = np.flatnonzero(np.logical_and.outer(near_from < s, near_from > s))
             crossing[s - 1] += cut.multiplier * np.bincount(pair_orbit[separated], minlength=ranks * ranks)
-    _require(len(evidence.prices) == steps, "it has not one set of prices per step")
     step_costs = [
         _cost_of_step(topology, pair_orbit, by_orbit, prices)
         for by_orbit, prices in zip(crossing, evidence.prices, strict=True)
@@ -298,7 +303,8 @@ def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -
 
 def _cost_of_step(topology: Topology, pair_orbit: Longs, crossing: Longs, prices: Sequence[int]) -> Fraction:
     """Return cost(s) of `_prove_routed_cuts`. `crossing`: per orbit of pairs the sum of x over its pairs."""
-    _require(len(prices) == topology.links + len(topology.limits) and min(prices) >= 0, "a price is missing")
+    _require(len(prices) == topology.links + len(topology.limits), "a price is missing")
+    _require(min(prices) >= 0 and max(prices) < MAX_INTEGER, "a price is negative or too large")
     orbit_size = np.bincount(pair_orbit)
     route = route_prices(topology, np.array(prices, np.int64)).ravel()  # by pair, numbered as in `pair_images`
     ratio = Fraction(0)
