@@ -80,6 +80,15 @@ def test_a_runner_up_serves_the_tuned_size_that_chunks_do_not_divide(
         assert (served and served["gpus"][0]["input_chunks"]) == chunks, nbytes
 
 
+def test_a_plan_with_relays_has_no_runner_up_beside_it() -> None:
+    """register.py serves no plan with relays, whatever its unit is."""
+    plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=5"), planner="relay", ranks=[0, 1])
+    claims = {"planner": "relay", "at": 2**20, "seconds": 1.0, "runners_up": []}
+    schedule = split(plan.entries[0].schedule, 3)
+    files = antiphon.export(replace(plan, entries=(Entry(0, None, schedule, claims),)), "mscclpp-json")
+    assert [*files] == ["plan0.json", "plan0-in-place.json", "register.py"]
+
+
 def test_calls_above_2_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest size of a plan is an int for the loader. A range above what offsets allow has a note, no file."""
     job, _ = job_of(plan_of("allgather", planner="ring", split=3 * 2**30), tmp_path / "a", monkeypatch)

@@ -313,6 +313,8 @@ def test_hosts_and_members() -> None:
     part = antiphon.plan("allreduce", antiphon.topology("full:ranks=4"), planner="ring", ranks=[0, 1, 2])
     with pytest.raises(Unsupported, match="3 of 4 ranks"):
         exported(part)
+    allocation = antiphon.topology("dgx1v", only=[0, 1, 2, 3])  # as that error advises
+    assert " ring auto 0 4 1\n" in exported(antiphon.plan("allreduce", allocation, planner="ring", ranks=[0, 1, 2, 3]))
 
 
 def test_options() -> None:

@@ -142,7 +142,7 @@ class PredictedTimes:
         sizes = {last, *([tuned] if smallest <= tuned <= last else [])}
         nbytes = last
         while nbytes > max(smallest, 1):
-            nbytes = max(nbytes // 2, smallest, 1)
+            nbytes = max(2 ** (nbytes - 1).bit_length() // 2, smallest, 1)  # the next smaller power of two
             sizes.add(nbytes)
         return sorted(sizes)
 

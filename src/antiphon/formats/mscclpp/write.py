@@ -275,7 +275,7 @@ class _Writer:
                 )  # fmt: skip
                 self.rows.append(registered)
         tuned = entry.claims.get("at")
-        if isinstance(tuned, int):
+        if isinstance(tuned, int) and collective.kind in _SIZED:
             ranges = [head.sizes for _, head, _ in written if head.sizes.smallest <= tuned <= head.sizes.largest]
             if ranges and all(tuned % sizes.multiple for sizes in ranges):
                 self.unserved.add((plan.collective.kind, tuned))

@@ -27,7 +27,7 @@ from antiphon.formats.stock.mpich_trees import (
     split_intra,
     tree_text,
 )
-from antiphon.formats.stock.ranges import RuleRange, merge_ranges, notes_of, refuse_subset
+from antiphon.formats.stock.ranges import RuleRange, count_members, merge_ranges, notes_of
 
 FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
 
@@ -83,7 +83,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     trees = dict(own.trees)
     rules, left_to_library = 0, 0
     for kind, plan in plans.items():
-        refuse_subset(plan, "mpich-rules")
+        count = count_members(plan, "mpich-rules")
         size_ranges = merge_ranges(plan, algorithm_of)
         algorithms = [size_range.value for size_range in size_ranges if size_range.value is not None]
         left_to_library += len(size_ranges) - len(algorithms)
@@ -94,7 +94,6 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
         for algorithm in algorithms:
             own.refuse_unknown(_leaf_name(kind, algorithm), dict(algorithm.parameters), path)
-        count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(
         {FILES[level]: tree_text(tree) for level, tree in trees.items()},

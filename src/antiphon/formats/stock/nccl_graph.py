@@ -18,7 +18,7 @@ from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.circles import CHAIN, RING, CircleOrder, find_orders
-from antiphon.formats.stock.ranges import first_plan, planner_of, refuse_subset
+from antiphon.formats.stock.ranges import first_plan, planner_of
 from antiphon.options import parse_yes
 
 FILE = "nccl-graph.xml"
@@ -60,7 +60,11 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
     by_form: dict[str, tuple[str, Schedule, list[CircleOrder]]] = {}
     library_ranges = 0
     for kind, plan in plans.items():
-        refuse_subset(plan, "nccl-graph")
+        if len(plan.collective.members) != machine.ranks:
+            raise Unsupported(
+                f"nccl-graph: the plan is for {len(plan.collective.members)} of {machine.ranks} ranks, and the file "
+                "numbers GPUs as ranks; plan for all GPUs of the host"
+            )
         for entry in plan.entries:
             if entry.served_by:
                 library_ranges += 1

@@ -24,13 +24,14 @@ from functools import partial
 from typing import NamedTuple
 
 from antiphon.core.plan import LIBRARY, Entry, Plan
-from antiphon.core.topology import Topology, hosts
+from antiphon.core.topology import Topology
 from antiphon.cost.nccl.accuracy import is_clearly_faster
-from antiphon.cost.nccl.library import LibraryModel, library_here
+from antiphon.cost.nccl.layout import count_nodes
+from antiphon.cost.nccl.library import LibraryModel, library_of
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import algorithm_of, library_claim
-from antiphon.formats.stock.ranges import first_plan, merge_ranges, notes_of, planner_of, refuse_subset
+from antiphon.formats.stock.ranges import count_members, first_plan, merge_ranges, notes_of, planner_of
 from antiphon.options import parse_yes
 from antiphon.units import format_ends, format_size
 
@@ -107,8 +108,8 @@ class RuleTable(NamedTuple):
 
     library: LibraryModel | None  # the model of NCCL or RCCL on this machine; None if it has no figures of it
     title: str  # first comment of the file
-    ranks: int  # of the machine
-    nodes: int  # its number of hosts, as NCCL counts nodes
+    ranks: int  # of the communicator
+    nodes: int  # the number of its hosts, as NCCL counts nodes
     rules: Sequence[RangeRule]
     left_to_library: Sequence[RangeRule]  # ranges in which the library chooses by itself
 
@@ -184,13 +185,15 @@ def choose_rules(
         raise Invalid(f"channels: expected a whole number from 0 (NCCL's choice) to {MAX_CHANNELS}, got "
                       f"{quote(channels)}")  # fmt: skip
     is_unproven = parse_yes(unproven, "option unproven")
-    machine = first_plan(plans).topology
-    library = _library_on(machine)
-    nodes = len(set(hosts(machine))) or 1
+    machine, members = first_plan(plans).topology, first_plan(plans).collective.members
+    for plan in plans.values():
+        count_members(plan, format_name)
+    library = _library_on(machine, members)
+    nodes = count_nodes(machine, members)
 
     def choose_rule(entry: Entry, unproven: bool) -> TunerRule:
         """Return the rule of an entry, with the options' protocol and channels; none if the job or format lacks it."""
-        rule = rule_of(entry, library, protocol, unproven, one_per_node=nodes == machine.ranks)
+        rule = rule_of(entry, library, protocol, unproven, one_per_node=nodes == len(members))
         if rule.chunk and not has_chunks:
             return TunerRule(algorithm="", reason=NO_CHUNKS)
         return rule._replace(
@@ -205,8 +208,6 @@ def choose_rules(
             if span.value is not None  # every entry has a rule
         ]
 
-    for plan in plans.values():
-        refuse_subset(plan, format_name)
     every_rule = rules_of_plans(is_unproven)
     rules = [item for item in every_rule if item.rule.algorithm]
     left_to_library = [item for item in every_rule if not item.rule.algorithm]
@@ -223,20 +224,21 @@ def choose_rules(
         judgement = (
             f"no setting is known to beat {name}'s own choice" if is_unknown else f"{name}'s own choice is as good"
         )
-        costs = "" if library is None else ", each with what it costs by the model"
         measurable = [] if is_unproven else [item.rule for item in rules_of_plans(unproven=True) if item.rule.algorithm]
-        is_free = not has_auto and any(r.protocol == "auto" and r.reason.startswith(NO_FIGURES) for r in measurable)
-        names = "options unproven=yes,protocol=simple write" if is_free else "option unproven=yes writes"
+        unpriced = [rule for rule in measurable if rule.reason.startswith(NO_FIGURES)]
+        costs = ", each with what it costs by the model" if len(unpriced) < len(measurable) else ""
+        needs_protocol = not has_auto and any(rule.protocol == "auto" for rule in unpriced)
+        names = "options unproven=yes,protocol=simple write" if needs_protocol else "option unproven=yes writes"
         advice = f"; {names} lines to measure{costs}" if measurable else ""
         raise NotFound(f"{format_name}: {judgement}: nothing to write ({'; '.join(reasons)}){advice}")
     title = f"# for {' '.join(machine.name.split())[:100]}"
-    return RuleTable(library, title, machine.ranks, nodes, rules, left_to_library)
+    return RuleTable(library, title, len(members), nodes, rules, left_to_library)
 
 
-def _library_on(machine: Topology) -> LibraryModel | None:
-    """Return the model of NCCL or RCCL on this machine; None if it has no figures of the machine."""
+def _library_on(machine: Topology, members: Sequence[int]) -> LibraryModel | None:
+    """Return the model of NCCL or RCCL among these ranks; None if it has no figures of the machine."""
     try:
-        return library_here(machine)
+        return library_of(machine, members)
     except (Invalid, Unsupported):
         return None
 

@@ -22,7 +22,7 @@ from antiphon.formats.stock.measured import (
     library_of,
     required_parameter,
 )
-from antiphon.formats.stock.ranges import RuleRange, merge_ranges, notes_of, refuse_subset
+from antiphon.formats.stock.ranges import RuleRange, count_members, merge_ranges, notes_of
 
 FILE = "openmpi-rules.conf"
 # How coll/tuned numbers collectives. Its message size is our nbytes in all of them.
@@ -44,10 +44,9 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     lines: list[str] = []
     collectives_written, rules_written, left_to_library = 0, 0, 0
     for kind, plan in plans.items():
-        refuse_subset(plan, "openmpi-rules")
+        count = count_members(plan, "openmpi-rules")
         if kind not in NUMBERS:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
-        count = plan.topology.ranks
         size_ranges = merge_ranges(plan, algorithm_of)
         ranges_left = sum(size_range.value is None for size_range in size_ranges)
         left_to_library += ranges_left

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.reshape import linked_ranks
 from antiphon.errors import Unsupported
 
 T = TypeVar("T")
@@ -58,13 +59,16 @@ def planner_of(entry: Entry) -> str:
     return str(entry.claims.get("planner") or entry.schedule.provenance.get("planner") or "")
 
 
-def refuse_subset(plan: Plan, format_name: str) -> None:
-    """Raise Unsupported unless all ranks are members: a library's rules are for communicators of all ranks."""
-    if len(plan.collective.members) != plan.topology.ranks:
+def count_members(plan: Plan, format_name: str) -> int:
+    """Return the number of ranks of the communicator that a library's rules are for: all that the machine has, or that
+    an allocation (TOPO:only=RANKS) leaves. Raise Unsupported if the plan is for fewer."""
+    members, available = plan.collective.members, linked_ranks(plan.topology) or range(plan.topology.ranks)
+    if not {*available} <= {*members}:
         raise Unsupported(
-            f"{format_name}: the plan is for {len(plan.collective.members)} of {plan.topology.ranks} ranks; make one "
-            "for a machine of just these (TOPO:only=RANKS)"
+            f"{format_name}: the plan is for {len(members)} of {len(available)} ranks; make one for a machine of just "
+            "these (TOPO:only=RANKS)"
         )
+    return len(members)
 
 
 def first_plan(plans: Mapping[str, Plan]) -> Plan:

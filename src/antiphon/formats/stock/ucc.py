@@ -13,7 +13,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.errors import NotFound, Unsupported
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import DEFAULT, HOW_TO_MEASURE, library_claim
-from antiphon.formats.stock.ranges import merge_ranges, notes_of, planner_of, refuse_subset
+from antiphon.formats.stock.ranges import count_members, merge_ranges, notes_of, planner_of
 from antiphon.options import parse_yes
 
 FILE = "ucc.conf"
@@ -81,8 +81,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     unproven = parse_yes(unproven, "option unproven")
     tokens, reasons = list[str](), list[str]()
     for kind, plan in plans.items():
-        refuse_subset(plan, "ucc")
-        count = plan.topology.ranks
+        count = count_members(plan, "ucc")
         divisor = count if kind in OF_BLOCK else 1  # nbytes per byte of UCC
         for size_range in merge_ranges(plan, partial(_rule_of, unproven=unproven)):
             assert size_range.value is not None
