@@ -62,3 +62,12 @@ def test_capabilities_may_be_a_dictionary_for_one_version(
         entry = read_table("planner")["its"]
     assert entry.can == registry.PlannerCapabilities(("allgather",))
     assert list(entry.options) == ["order", "directions", "pieces", "undivided"]
+
+
+def test_an_entry_of_a_package_that_cannot_serve_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_table = registry.table.__wrapped__  # type: ignore[attr-defined]
+    for point, message in ((_Point("ring"), "is not an antiphon.registry.Entry"), (_Point(None), "name that is taken")):
+        point.name = "ring" if "taken" in message else "its"
+        monkeypatch.setattr(registry, "entry_points", lambda group, point=point: [point])
+        with pytest.raises(Invalid, match=message):
+            read_table("planner")

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from quick import in_turn
 
+from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
 from antiphon.registry import table
@@ -176,6 +177,7 @@ def test_machines_without_links_can_be_drawn() -> None:
     parsed(build("alone", 1, []))
     parsed(build("apart", 3, [], switches=2))
     assert "3 ranks, 2 switches, 0 directed links" in topology_text(build("apart", 3, [], switches=2))
+    assert ": 8 ranks (5 of them without links), 4 directed" in topology_text(only(topology("dgx1v"), [0, 1, 4]))
 
 
 # ---- text ----

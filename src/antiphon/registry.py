@@ -159,8 +159,10 @@ def table(kind: str) -> Mapping[str, Entry[Any]]:
     for point in entry_points(group=f"antiphon.{kind}"):
         entry = point.load()
         where = f"the installed package entry point antiphon.{kind}:{point.name}"
-        if point.name in entries or not isinstance(entry, Entry):
-            raise Invalid(f"{where} repeats a name or is not an antiphon.registry.Entry; remove or fix that package")
+        if point.name in entries:
+            raise Invalid(f"{where} has a name that is taken; remove that package, or let it choose another name")
+        if not isinstance(entry, Entry):
+            raise Invalid(f"{where} is not an antiphon.registry.Entry; remove or fix that package")
         entries[point.name] = replace(entry, can=_read_capabilities(kind, entry.can, where))
     return entries
 

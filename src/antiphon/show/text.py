@@ -30,8 +30,11 @@ KIND_HEAD = ["kind", "bandwidth", "units", "latency", "links"]  # units: the ban
 def summary_text(topology: Topology) -> str:
     """Return a machine in one line."""
     switches = f", {topology.switches} switch{'es' * (topology.switches > 1)}" if topology.switches else ""
+    linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
+    alone = sum(rank not in linked for rank in range(topology.ranks))  # as with only=, which keeps the numbers of ranks
+    ranks = f"{topology.ranks} ranks{f' ({alone} of them without links)' if alone and linked else ''}"
     unit = f"a unit link is {format_bandwidth(topology.unit)}"
-    return f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
+    return f"{topology.name}: {ranks}{switches}, {topology.links} directed links; {unit}"
 
 
 def kind_rows(topology: Topology) -> list[list[str]]:
