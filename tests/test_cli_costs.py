@@ -7,6 +7,7 @@ import pytest
 from commands import Capture, answer, complaint
 from tables import refused
 
+import antiphon
 from antiphon.cli import run
 from antiphon.cli.costs import rows_text
 
@@ -81,6 +82,15 @@ def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(caps
     ]  # fmt: skip
     assert run(["predict", "allreduce", "hgx-h100", "--library", "nccl"]) == 2
     assert "--nbytes is missing: give a size or a range" in capsys.readouterr().err
+
+
+def test_plans_together_have_a_gap() -> None:
+    """Two broadcasts over one link take twice the time of one, and nothing is faster."""
+    one = antiphon.plan("broadcast", "line:ranks=2", planner="direct")
+    (alone,) = antiphon.predict(one, "1GB", model="alpha-beta")
+    (row,) = antiphon.predict([one, one], "1GB", model="alpha-beta")
+    assert row["seconds"] == pytest.approx(2 * alone["seconds"], rel=1e-3)
+    assert (alone["gap"], row["gap"], row["gap_model"]) == (pytest.approx(1), pytest.approx(1), "alpha-beta")
 
 
 def test_gaps_are_those_of_tune(capsys: Capture) -> None:

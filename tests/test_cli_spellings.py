@@ -151,6 +151,20 @@ def test_a_wrong_plan_runs_nowhere(capsys: Capture) -> None:
     assert (value["ok"], value["will_run"], value["reasons"]) == (False, False, [])
 
 
+def test_for_a_runtime_only_plans_of_its_calls_are_verified(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of other collectives, nor those for failures."""
+    monkeypatch.setattr("antiphon.select.proofs.list_failures", lambda path: pytest.fail("failures are read"))
+    plans = {kind: antiphon.plan(kind, "full:ranks=4", planner="direct") for kind in ("allreduce", "allgather")}
+    antiphon.save(plans, "plan.json")
+    tree = json.loads(Path("plan.json").read_text())
+    tree["plans"]["allgather"]["entries"][0]["claims"]["steps"] = 2
+    Path("plan.json").write_text(json.dumps(tree))
+    report, _ = answer(capsys, "verify plan.json:allreduce --for rccl-6 --nbytes 64KiB")
+    assert (report["ok"], report["will_run"]) == (True, True)
+    in_python = antiphon.verify("plan.json", runtime="rccl-6", nbytes="64KiB", collective="allreduce")
+    assert in_python.as_json() == report
+
+
 @pytest.mark.parametrize("line", ["--for rccl-6", "--nbytes 1MB", "--all", "--in-place"])
 def test_options_of_for_need_it(capsys: Capture, line: str) -> None:
     assert "--for" in complaint(capsys, "verify", "plan.json", *line.split())

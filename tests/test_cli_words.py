@@ -225,3 +225,12 @@ def test_files_that_other_programs_print(capsys: Capture, text: str, says: str) 
     Path("log.json").write_text(text)
     for command in (["verify", "log.json"], ["bound", "allreduce", "log.json"], ["run", "log.json", "--nbytes", "1KB"]):
         assert says in complaint(capsys, *command)
+
+
+def test_a_single_step_is_no_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    assert run(["plan", "broadcast", "line:ranks=2", "--planner", "direct", "-o", file]) == 0
+    assert run(["verify", file, "--proof"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1 step, 1 round, 1 transfer " in text
+    assert "takes 1 step or more" in text

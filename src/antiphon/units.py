@@ -208,6 +208,11 @@ def _with(value: str, *units: str) -> str:
     return " ".join(value.strip() + unit for unit in units)
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 step, 2 steps, 1,200 processes."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
 def plain(value: Number) -> int | str:
     """Return an exact number as JSON has it: an int, or a string like "7/3"."""
     number = Fraction(value)

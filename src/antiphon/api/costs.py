@@ -57,7 +57,7 @@ def predict(
     list of dict
         A row per size: collective, topology, planner, nbytes, seconds, algbw, busbw, terms (seconds by cause, such as
         latency), bottleneck, note, model, rests_on (the calibration of the figure, or "not calibrated"), gap (seconds
-        over the lower bound by this model; None if that is unknown, and above 64 ranks) and gap_model (of one plan).
+        over the lower bound by this model; None if that is unknown, and above 64 ranks) and gap_model.
 
     Raises
     ------
@@ -91,11 +91,11 @@ def predict(
         rows = predict_plan(placed, nbytes, model=model, profile=profile)
         return add_gaps(placed, rows, as_profile(profile))
     plans = [_place_plan(each, collective, topology) for each in plan]
-    return [
-        row
-        for nbytes_each in parse_sizes(nbytes)
-        for row in predict_plan(run_plans_together(plans, nbytes_each), nbytes_each, model=model, profile=profile)
+    joint = {size_each: run_plans_together(plans, size_each) for size_each in parse_sizes(nbytes)}
+    rows = [
+        row for size_each, each in joint.items() for row in predict_plan(each, size_each, model=model, profile=profile)
     ]
+    return add_gaps(next(iter(joint.values())), rows, as_profile(profile))  # all are of the same collective
 
 
 @public

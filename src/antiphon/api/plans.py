@@ -390,8 +390,10 @@ def verify(
         plans = list(_inputs.plans(plan, dead=()).values())
     except Wrong as error:  # a file of another program is executed when it is read, and its results are wrong
         return Report(topology=None, fault=Fault(error.kind, str(error)), will_run=False if runtime else None)
+    if runtime and collective:  # the question is about calls of this one
+        plans = [each for each in plans if each.collective.kind == collective] or plans
     verdict = check_plans(plans, machine, proof=proof, **data)
-    if machine is None and _inputs.is_path(plan):
+    if machine is None and _inputs.is_path(plan) and not runtime:
         verdict = check_failures(verdict, plan, proof=proof, **data)
     # rechecked, reported by a solver only, and not checkable (select/proofs.py)
     claims: dict[str, Any] = {"proved": verdict.proved, "trusted": verdict.trusted, "stated": verdict.stated}

@@ -21,9 +21,9 @@ from antiphon.cost.basis import CALIBRATED
 from antiphon.cost.nccl.calls import CALL_TERMS
 from antiphon.errors import Invalid, quote
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, time_column
-from antiphon.show.words import by_planner, plural, ratio
+from antiphon.show.words import by_planner, ratio
 from antiphon.topologies import topology
-from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
+from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, plural, size_family
 
 SimulationModel = Annotated[
     str,

@@ -23,9 +23,8 @@ from antiphon.errors import Infeasible, NotFound, list_first
 from antiphon.select.store import Answer, Store, Stored
 from antiphon.show.columns import fitted_rows, paragraph, wrap_table
 from antiphon.show.machines import conclusions, machine_table, short_names
-from antiphon.show.words import plural
 from antiphon.sweeps.results import SweepResult, check_table_format
-from antiphon.units import format_size, parse_size
+from antiphon.units import format_size, parse_size, plural
 
 StoreOption = Annotated[
     str,

@@ -16,7 +16,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.serialize import save_plan
 from antiphon.errors import Infeasible, Invalid
 from antiphon.show.columns import table
-from antiphon.units import format_size
+from antiphon.units import format_size, plural
 
 MAX_ROWS = 40  # of a table on the terminal, about one screen; --json has all
 
@@ -70,8 +70,8 @@ def _plan_text(plan: Plan) -> str:
     (entry,) = plan.entries  # traces hold one schedule
     schedule = entry.schedule
     return (
-        f"right: {plan.collective.title} on {plan.topology.name}: {schedule.transfers} transfers in {schedule.steps} "
-        "steps, all pieces written out"
+        f"right: {plan.collective.title} on {plan.topology.name}: {plural(schedule.transfers, 'transfer')} in "
+        f"{plural(schedule.steps, 'step')}, all pieces written out"
     )
 
 

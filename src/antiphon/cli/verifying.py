@@ -33,8 +33,8 @@ from antiphon.select import (
 from antiphon.show.columns import paragraph
 from antiphon.show.frontier import proofs_text
 from antiphon.show.text import plan_text
-from antiphon.show.words import planner_name, plural
-from antiphon.units import parse_size
+from antiphon.show.words import planner_name
+from antiphon.units import parse_size, plural
 
 
 def _canonical_names(op: str, dtype: str) -> dict[str, str]:
@@ -113,7 +113,8 @@ def verify_command(
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):  # errors begin with the file's name
         operation = _canonical_names(op, dtype)
         verdict = check_plans(list(plans.values()), machine, proof=proof, **operation)
-        verdict = verdict if machine is not None else check_failures(
+        # a call on a runtime is served by the plans of the intact machine
+        verdict = verdict if machine is not None or runtime else check_failures(
             verdict, plan_file, kinds=[*plans], proof=proof, **operation
         )  # fmt: skip
     if verdict.fault is not None:

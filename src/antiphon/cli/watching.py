@@ -16,8 +16,7 @@ import typer
 from antiphon.api.watching import watch
 from antiphon.cli.output import JsonOutput, dash, emit
 from antiphon.show.columns import paragraph, table
-from antiphon.show.words import plural
-from antiphon.units import format_size, ranks_text
+from antiphon.units import format_size, plural, ranks_text
 
 REFRESH_SECONDS = 1.0  # of the view in a terminal
 MAX_ROWS = 20  # kinds of calls in the table

@@ -45,6 +45,7 @@ from antiphon.select.parse_request import sizes_of
 from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.select.ranges import Key, choose_winners, merge_runs
+from antiphon.units import plural
 
 _LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # labels of points, the strongest first
 SIZES = "1KB:1GB"  # sizes at which points are compared for a plan
@@ -95,10 +96,10 @@ class FrontierPoint:
     @property
     def meaning(self) -> str:
         """Return the label of this point in words."""
-        steps = f"of {self.steps} steps"
+        steps = f"of {plural(self.steps, 'step')}"
         # A proof about halves does not exclude better allreduces of another form.
         if self.about == COMPOSED and self.least is None:
-            half = f"of {self.steps // 2} steps"
+            half = f"of {plural(self.steps // 2, 'step')}"
             half_condition = self._k_text(halves=2)
             best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {half_condition}, beats"}
             return f"{best.get(self.proof, 'better ones may exist than')} its halves; other ways to reduce may"

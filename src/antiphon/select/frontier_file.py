@@ -39,7 +39,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 from antiphon.select._frontier import Frontier, make_point
-from antiphon.select.proofs import PlanVerdict
+from antiphon.select.proofs import PlanVerdict, bounds_text
 from antiphon.select.provenance import certificate_of, findings_or_empty, is_same
 
 FORMAT, VERSION = "antiphon-frontier", 1
@@ -268,10 +268,7 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
     if difference is not None:
         fault = Fault("proof", f"{difference}; write the file anew")
         return PlanVerdict(topology, is_same_machine=True, fault=fault), None
-    inverse, steps = limits.inverse, limits.latency_steps
-    proved = [
-        f"{collective.title} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
-    ]
+    proved = [bounds_text(f"{collective.title} on {topology.name}", limits.latency_steps, limits.inverse)]
     for verified in points:
         name = f"({verified.chunks}, {verified.steps}, {verified.rounds})"
         proved += [f"{name}: {text}" for text in verified.proved]

@@ -58,7 +58,7 @@ from antiphon.select.provenance import (
     rate_of,
     rate_text,
 )
-from antiphon.units import format_size, range_text
+from antiphon.units import format_size, plural, range_text
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     bounds = bounds or bound(topology, plan.collective)
     recheck(topology, plan.collective, bounds)
     name = f"{plan.collective.title} on {topology.name}"
-    proved = [f"{name} takes {bounds.latency_steps} steps or more, and R/C is {bounds.inverse} or more, by witnesses"]
+    proved = [bounds_text(name, bounds.latency_steps, bounds.inverse)]
     if bounds.unaided is not None and bounds.unaided.inverse != bounds.inverse:  # if switches only forward
         condition = conditions_text(bounds.unaided.assumes)
         proved.append(f"{condition} R/C of {name} is {bounds.unaided.inverse} or more, by a witness")
@@ -240,6 +240,11 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     except AntiphonError as error:
         return Proofs(Fault("proof", str(error)))
     return Proofs(None, *(tuple(dict.fromkeys(texts)) for texts in (proved, trusted, stated)))
+
+
+def bounds_text(name: str, steps: int, inverse: Fraction) -> str:
+    """Return the proved bounds of a collective on a machine in words. `inverse`: of R/C."""
+    return f"{name} takes {plural(steps, 'step')} or more, and R/C is {inverse} or more, by witnesses"
 
 
 def _label(entry: Entry, topology: Topology) -> str:

@@ -30,8 +30,7 @@ from antiphon.cost.fit import (
 from antiphon.errors import list_first
 from antiphon.show.columns import paragraph, table
 from antiphon.show.pictures.chart import COLOURS, svg_file
-from antiphon.show.words import plural
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_seconds, format_size, plural
 
 # Pixels of a picture
 WIDTH = 900

@@ -15,8 +15,8 @@ from typing import Any
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.select import Frontier, FrontierPoint
 from antiphon.show.columns import paragraph, table
-from antiphon.show.words import assumed_text, plural, ratio
-from antiphon.units import DECIMAL, format_bandwidth, format_seconds, format_size
+from antiphon.show.words import assumed_text, ratio
+from antiphon.units import DECIMAL, format_bandwidth, format_seconds, format_size, plural
 
 POINT_HEAD = ["C", "S", "R", "R/C", "gap", "best from", "proof", "found by"]
 BEST_FROM_DIGITS = 3  # significant digits of the size from which a point is the best

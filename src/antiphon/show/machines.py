@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.show.words import plural
 from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
+from antiphon.units import plural
 
 
 def short_names(machines: Sequence[MachineResult]) -> tuple[str, dict[str, str]]:

@@ -18,8 +18,8 @@ from antiphon.core.topology import Ability, Topology
 from antiphon.errors import list_first
 from antiphon.select import format_switch_uses
 from antiphon.show.columns import LABEL_INDENT, fitted_rows, paragraph, table, width, wrap_table
-from antiphon.show.words import by_planner, plural
-from antiphon.units import format_bandwidth, format_seconds, plain
+from antiphon.show.words import by_planner
+from antiphon.units import format_bandwidth, format_seconds, plain, plural
 
 WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
 MAX_LIMITS = 8  # most shared limits, or switches, that are listed one by one
@@ -171,7 +171,7 @@ def _link_matrix(topology: Topology) -> list[str]:
 
 def plan_text(claims: Mapping[str, Any], exact_rounds: Fraction | None = None) -> str:
     """Return the claims of a plan in a few lines: its size, its gaps. `exact_rounds`: not rounded up in each step."""
-    size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
+    size = ", ".join(plural(claims[f"{noun}s"], noun) for noun in ("step", "round", "transfer"))
     kind, roots = claims["collective"], claims["roots"]
     is_sent = kind in ("broadcast", "scatter")  # by the roots, which alone have data; chunks are of their data
     rank_names = f"rank{'s' * (len(roots) > 1)} {list_first(roots)}"

@@ -14,7 +14,7 @@ from antiphon.core.plan import LIBRARY
 from antiphon.cost.nccl.accuracy import accuracy_note
 from antiphon.select import NONE_CAN_PLAN, Candidate, Limit, Loss, Range, Tuning
 from antiphon.select.verdict import is_even
-from antiphon.units import format_bandwidth, format_ends
+from antiphon.units import format_bandwidth, format_ends, plural
 
 # Why a candidate ended early, in words
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
@@ -158,11 +158,6 @@ def model_text(tuning: Tuning) -> str:
 def ratio(value: float | None) -> str:
     """Return a ratio with its unit: 1.5x."""
     return "-" if value is None else f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
-
-
-def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 step, 2 steps, 1,200 processes."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def all_notes(tuning: Tuning) -> list[str]:

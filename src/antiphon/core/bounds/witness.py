@@ -29,7 +29,7 @@ from typing import Any
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
-from antiphon.units import format_bandwidth, plain
+from antiphon.units import format_bandwidth, plain, plural
 
 _SHOWN = 12  # at most this many names of links or ranges of ranks are listed in a text; then "and 3 more" or "..."
 
@@ -73,8 +73,7 @@ class Distance(Record):
     def describe(self, topology: Topology) -> str:
         via = [topology.node_name(node) for node in self.path[1:-1]]
         through = f" (by way of {_join_names(via)})" if via else ""
-        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
-        return f"distance: rank {self.path[0]} is {steps} from rank {self.rank}{through}"
+        return f"distance: rank {self.path[0]} is {plural(self.steps, 'step')} from rank {self.rank}{through}"
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,12 @@ from antiphon.show.words import (
     loss_text,
     model_text,
     options_text,
-    plural,
     ratio,
     stopped_text,
     use_lines,
 )
 from antiphon.sweeps.results import SweepResult, shared_prefix
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_seconds, format_size, plural
 
 Baseline = Callable[[int], float | None]  # message size -> seconds that plans are compared with
 
@@ -215,7 +214,7 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
         gap = ratio(point.claims["bandwidth_gap"])
         points.append({
             "label": name, "at": [point.steps, float(point.ratio)], "front": True, "plan": len(points),
-            "lines": [f"{point.steps} steps, R/C {point.ratio}", point.meaning],
+            "lines": [f"{plural(point.steps, 'step')}, R/C {point.ratio}", point.meaning],
             "cells": [str(point.steps), str(point.ratio), gap, point.proof],
         })  # fmt: skip
     if figures is None:

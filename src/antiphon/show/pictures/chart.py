@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from html import escape
 
 from antiphon.select import Candidate, Tuning
-from antiphon.show.words import model_text, options_text, plural
-from antiphon.units import format_seconds, format_size
+from antiphon.show.words import model_text, options_text
+from antiphon.units import format_seconds, format_size, plural
 
 COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#b8860b", "#a8333f", "#2a8c8c", "#d1578f")
 GREY, DARK, BOUND = "#c9c6bf", "#77736a", "#1d1d1b"

@@ -37,8 +37,7 @@ from antiphon.show.pictures.data_trees import (
 )
 from antiphon.show.pictures.graph import RANK, DrawnGraph, graph_of
 from antiphon.show.pictures.layout import Drawing, arrange
-from antiphon.show.words import plural
-from antiphon.units import format_bandwidth
+from antiphon.units import format_bandwidth, plural
 
 MAX_NODES = 128  # more are unreadable
 MAX_PANELS = 24  # trees that are drawn; the others are only counted
