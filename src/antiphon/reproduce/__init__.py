@@ -25,8 +25,10 @@ def reproduce(name: str, engine: str = "processes:1") -> Iterator[dict[str, Any]
     Plain JSON values. `ok`: the published figure holds, or a proof refutes it; null: only its shape holds.
     `seconds`: CPU time from the previous row to this one, unless the row states its own.
 
-    `engine` (isolate/_engines.py) computes the independent parts of a table, or on a cluster a table without such.
+    `engine` (isolate/_engines.py) computes the independent parts of a table whose function takes `each` (rows.py); of
+    others a cluster computes the whole, and "processes" nothing.
     """
+    from inspect import signature
     from time import process_time
 
     from antiphon.errors import unknown
@@ -48,12 +50,12 @@ def reproduce(name: str, engine: str = "processes:1") -> Iterator[dict[str, Any]
 
     begin = process_time()
     compute = TABLE[name].load()
-    if TABLE[name].can.has_parts:
+    if "each" in signature(compute).parameters:
         rows: Iterator[dict[str, Any]] = compute(each)
     elif engine.startswith("processes"):  # the one job runs in this process, which prints rows as they come
         rows = compute()
     else:
-        rows = itertools.chain.from_iterable(run_each(_all_rows, [(name,)], engine))
+        rows = itertools.chain.from_iterable(each(reproduce, [(name,)]))
     for row in rows:
         yield row if row["seconds"] != 0 else {**row, "seconds": process_time() - begin + elsewhere}
         begin, elsewhere = process_time(), 0.0
@@ -66,7 +68,3 @@ def _timed_result(function: Callable[..., Any], *arguments: Any) -> tuple[Any, f
     begin = process_time()
     result = function(*arguments)
     return list(result) if isinstance(result, Iterator) else result, process_time() - begin
-
-
-def _all_rows(name: str) -> list[dict[str, Any]]:
-    return list(reproduce(name))

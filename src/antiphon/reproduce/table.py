@@ -1,6 +1,7 @@
 """The registry of reproductions: figures and tables of four papers, by the name that `antiphon reproduce` takes.
 
 To add one: a file with a function that yields rows (`rows.py`), and a line here. A module is imported when it is used.
+A function with independent parts takes `each`, which computes them at the same time (`Each` in rows.py).
 """
 
 from __future__ import annotations
@@ -17,27 +18,19 @@ PICCL = "Liu et al., Parameterized Algorithms and Parameter Selection for Fast G
 
 @dataclass(frozen=True)
 class PaperSource:
-    """The place in a paper that holds the numbers to reproduce, such as "..., Table 3".
-
-    `has_parts`: the function takes an `Each` (rows.py), with which it computes independent parts at the same time.
-    """
+    """The place in a paper that holds the numbers to reproduce, such as "..., Table 3"."""
 
     source: str
-    has_parts: bool = False
 
 
-def _make_entry(module: str, function: str, about: str, where: str, *, has_parts: bool = False) -> Entry[PaperSource]:
-    return Entry(f"antiphon.reproduce.{module}:{function}", about, PaperSource(where, has_parts))
+def _make_entry(module: str, function: str, about: str, where: str) -> Entry[PaperSource]:
+    return Entry(f"antiphon.reproduce.{module}:{function}", about, PaperSource(where))
 
 
 TABLE = {
     "sccl-table3": _make_entry("sccl", "table3", "what NCCL does on a DGX-1, as (C, S, R)", f"{SCCL}, Table 3"),
-    "sccl-table4": _make_entry(
-        "sccl", "table4", "algorithms synthesized for a DGX-1", f"{SCCL}, Table 4", has_parts=True
-    ),
-    "sccl-table5": _make_entry(
-        "sccl", "table5", "algorithms synthesized for a Gigabyte Z52", f"{SCCL}, Table 5", has_parts=True
-    ),
+    "sccl-table4": _make_entry("sccl", "table4", "algorithms synthesized for a DGX-1", f"{SCCL}, Table 4"),
+    "sccl-table5": _make_entry("sccl", "table5", "algorithms synthesized for a Gigabyte Z52", f"{SCCL}, Table 5"),
     "sccl-figures4-6": _make_entry(
         "hardware", "sccl_figures", "speedups over NCCL, predicted", f"{SCCL}, Figures 4 to 6"
     ),
@@ -46,7 +39,6 @@ TABLE = {
         "frontiers",
         "the frontiers of DGX-1 and Z52 with at most 4 rounds more than steps, with proofs",
         f"{SCCL}, Algorithm 1",
-        has_parts=True,
     ),
     "blink-counts": _make_entry(
         "blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, sections 2 to 5"
@@ -107,13 +99,12 @@ TABLE = {
         "piccl", "figure8", "the best k by size on 16 nodes, simulated", f"{PICCL}, Figures 8 and 5 (a)"
     ),
     "piccl-figures5-6": _make_entry(
-        "piccl_scales", "scales", "speedups on 2 to 32 nodes, simulated", f"{PICCL}, Figures 5 and 6", has_parts=True
+        "piccl_scales", "scales", "speedups on 2 to 32 nodes, simulated", f"{PICCL}, Figures 5 and 6"
     ),
     "piccl-selection": _make_entry(
         "piccl_selection",
         "selection",
         "share of the best speedup that k reaches if cheaper models choose it",
         f"{PICCL}, section V.E",
-        has_parts=True,
     ),
 }

@@ -235,13 +235,15 @@ def run_sweep(
     """Plan every cell, and return the table. After Ctrl-C it has the cells planned so far, which the store keeps."""
     figures: dict[int, tuple[SizeFigures, ...] | str] = {i: c.refused for i, c in enumerate(request.cells) if c.refused}
     cells_of: dict[str, list[int]] = {}  # cells with the same question, by its address in the store
+    questions: dict[str, Question] = {}  # likewise
     for i, cell in enumerate(request.cells):
         if cell.question is not None:
+            questions[cell.question.address] = cell.question
             cells_of.setdefault(cell.question.address, []).append(i)
     # Questions to plan, each under the number of its first cell, with the budget in CPU seconds
     jobs: dict[int, tuple[Question, float]] = {}
-    for cells in cells_of.values():
-        question = _question(request, cells[0])
+    for address, cells in cells_of.items():
+        question = questions[address]
         stored = _look_up(store, question)
         if stored is None:
             jobs[cells[0]] = question, request.budget
@@ -252,13 +254,14 @@ def run_sweep(
     planned, stopped, complete = 0, 0, True
     try:
         for number, result in run_jobs(plan_cell, jobs, engine):
-            cells = cells_of[_question(request, number).address]
+            question, _ = jobs[number]
+            cells = cells_of[question.address]
             figures |= dict.fromkeys(cells, str(result) if isinstance(result, AntiphonError) else result.rows)
             planned += 1
             if isinstance(result, Answer):
                 stopped += len(cells) if result.stopped else 0
                 if store is not None:
-                    store.put(_question(request, number), result)
+                    store.put(question, result)
             if progress is not None:
                 cell = request.cells[number]
                 progress(planned, len(jobs), f"{cell.collective} on {cell.machine}")
@@ -274,14 +277,6 @@ def shared_prefix(names: list[str]) -> str:
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
     prefix = "".join(letter for letter, _ in pairs)
     return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""
-
-
-def _question(request: SweepRequest, number: int) -> Question:
-    """Return the question of a cell that was not refused."""
-    question = request.cells[number].question
-    if question is None:
-        raise AssertionError("a cell that was refused is not planned")
-    return question
 
 
 def _look_up(store: Store | None, question: Question) -> Answer | None:
