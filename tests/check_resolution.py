@@ -26,22 +26,29 @@ import antiphon
 
 sys.path.insert(0, str(Path(antiphon.__file__).parent / "certificates"))
 
-from check_certificate import FAR, Machine, needs_of, problem_of, require, weight_of
+from check_certificate import FAR, Machine, problem_of, require
 
 
 def check_refutation(file, entry, clauses, proof):
     """Check an entry of a frontier file by the files that its `refutation` names: lines of the .cnf and the .lrat."""
-    machine = Machine(file["topology"])
+    topology = file["topology"]
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     if entry["about"] != "sums":
-        problem = problem_of(machine, blocks, entry["about"])
-        parts = Fraction(entry["chunks"], weight_of(problem[1]))
-        return Refutation(*problem, parts, entry["steps"], entry["rounds"], clauses, proof)
+        problem, weight, direction = problem_of(blocks, entry["about"])
+        kinds = [(w, [{h for hs, _ in needs for h in hs}, {rank for _, rank in needs}]) for w, needs in problem]
+        if direction < 0:  # the collective backwards, on the machine with all links reversed
+            topology = {**topology, "links": [[head, tail, kind] for tail, head, kind in topology["links"]]}
+        kinds = [(w, *map(frozenset, sides[::direction])) for w, sides in kinds]
+        parts = Fraction(entry["chunks"], weight)
+        return Refutation(Machine(topology), kinds, parts, entry["steps"], entry["rounds"], clauses, proof)
     # Each input gets from its holders to the ranks that want it.
-    having, wants = [[(rank, set(ids)) for rank, ids in side.items()] for side in blocks[0][1:]]
-    names = sorted(set().union(*(ids for _, ids in wants)))
-    spreads = [(1, *({r: Counter([0]) for r, ids in side if n in ids} for side in (having, wants))) for n in names]
-    return Refutation(machine, spreads, 1, entry["steps"], entry["sends"] - 1, clauses, proof, shared=True)
+    _, pre, post = blocks[0]
+    spreads = []
+    for name in sorted({name for ids in post.values() for name in ids}):
+        holders, goals = (frozenset(rank for rank, ids in side.items() if ids[name]) for side in (pre, post))
+        spreads.append((1, holders, goals - holders))
+    machine, rounds = Machine(topology), entry["sends"] - 1
+    return Refutation(machine, spreads, 1, entry["steps"], rounds, clauses, proof, shared=True)
 
 
 class Refutation:
@@ -57,8 +64,8 @@ class Refutation:
     ("order", above, below)        no variable of `above` is true while the one beside it in `below` is false
     ("use", path, step)            some chunk crosses this path in this step
 
-    If `shared`, the chunks are inputs of a sum and cross links together, and `rounds` limits the links that are used in
-    all steps.
+    `blocks`: per block its weight, the ranks that hold it, and those that it must reach. If `shared`, the chunks are
+    inputs of a sum and cross links together, and `rounds` limits the links that are used in all steps.
     """
 
     def __init__(self, machine, blocks, cuts, steps, rounds, cnf, lrat, shared=False):
@@ -69,10 +76,13 @@ class Refutation:
         lemmas = [[int(x) for x in line.split()] for line in lrat]
         used = {hint for row in lemmas for hint in row[row.index(0) :]}
         self.machine, self.blocks, self.cuts, self.steps, self.sorted_sends = machine, blocks, cuts, steps, {}
-        self.kinds = [(frozenset(block[1]), frozenset(rank for _, rank in needs_of(block))) for block in blocks]
-        # Per block, the least steps from its holders to every node, and from every node to a destination.
-        self.steps_to = [machine.steps_from(holders) for holders, _ in self.kinds]
-        self.steps_from = [machine.back.steps_from(dests) for _, dests in self.kinds]
+        self.kinds = [tuple(sides) for _, *sides in blocks]
+        # Per block, the least steps from its holders to every rank, and from every rank to a destination.
+        into_ranks = {(x, 0): int(head in machine.ranks) for x, (_, head) in enumerate(machine.links)}
+        hops = machine.sends([0] * len(machine.ranks), into_ranks)
+        back = [{(head, tail): cost for (tail, head), cost in step.items()} for step in hops]
+        self.steps_to = [machine.cheapest_paths(holders, hops) for holders, _ in self.kinds]
+        self.steps_from = [machine.cheapest_paths(dests, back) for _, dests in self.kinds]
         distance = max(to[rank] for to, (_, dests) in zip(self.steps_to, self.kinds, strict=True) for rank in dests)
         self.min_rounds = int(distance == steps > 0)  # of a step: if that many steps are needed, none is empty
         self.spare_rounds = rounds - self.min_rounds * steps
@@ -84,7 +94,7 @@ class Refutation:
         for x in range(len(alike)):
             self.capacity[x] = sum(machine.capacity[y] for y, kind in enumerate(alike) if kind == alike[x])
         self.links = [(x, *ends) for x, ends in enumerate(machine.links) if alike.index(alike[x]) == x]
-        for rank in range(machine.ranks):
+        for rank in machine.ranks:
             self.extend((), (rank,))
         clauses, lemma = {number: row for number, row in enumerate(rows, 1) if number in used}, None
         for clause in clauses.values():
@@ -106,7 +116,7 @@ class Refutation:
         for x, tail, head in self.links:
             if tail == nodes[-1] and head not in nodes:
                 self.paths_into[head].append((*path, x))
-                if head >= self.machine.ranks:
+                if head in self.machine.switches:
                     self.extend((*path, x), (*nodes, head))
 
     def ends(self, path):
