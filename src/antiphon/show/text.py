@@ -171,7 +171,8 @@ def _link_matrix(topology: Topology) -> list[str]:
 
 def plan_text(claims: Mapping[str, Any], exact_rounds: Fraction | None = None) -> str:
     """Return the claims of a plan in a few lines: its size, its gaps. `exact_rounds`: not rounded up in each step."""
-    size = ", ".join(plural(claims[f"{noun}s"], noun) for noun in ("step", "round", "transfer"))
+    counts = {noun: claims[f"{noun}s"] for noun in ("step", "round", "transfer")}
+    size = ", ".join(f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items())
     kind, roots = claims["collective"], claims["roots"]
     is_sent = kind in ("broadcast", "scatter")  # by the roots, which alone have data; chunks are of their data
     rank_names = f"rank{'s' * (len(roots) > 1)} {list_first(roots)}"
