@@ -255,6 +255,7 @@ def test_the_machine_is_shown_with_it(capsys: Capture) -> None:
     assert "can multicast and reduce: host*/nvswitch" in many
 
 
+@pytest.mark.slow
 def test_text_and_report_of_a_tuning_say_so() -> None:
     how: dict[str, Any] = {
         "nbytes": "1MB:2MB",

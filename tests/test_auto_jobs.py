@@ -204,6 +204,7 @@ def test_a_job_waits_as_long_as_it_is_told(openmpi: Mpi, tmp_path: Path, kept: P
     assert (job.auto["how"], job.auto["since"], job.waiting()) == ("planned", 1, 0)
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_no_time(openmpi: Mpi, tmp_path: Path, kept: Path) -> None:
     job = Job(openmpi, tmp_path, kept, 2, 0, ANTIPHON_AUTO_WAIT="soon", ANTIPHON_AUTO_BUDGET="1ms").right()
     assert job.said.count("ANTIPHON_AUTO_WAIT=soon is no number of seconds; ") == 1

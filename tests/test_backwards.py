@@ -30,7 +30,12 @@ def planned(planner: object, machine: Topology, kind: str) -> Schedule:
     ),
 )
 @pytest.mark.parametrize(
-    "spec", [pytest.param("mesh:dims=2x3", marks=pytest.mark.slow), "line:ranks=4", "tree:fanouts=2x(2+1)"]
+    "spec",
+    [
+        pytest.param("mesh:dims=2x3", marks=pytest.mark.slow),
+        "line:ranks=4",
+        pytest.param("tree:fanouts=2x(2+1)", marks=pytest.mark.slow),
+    ],
 )
 def test_as_fast_backwards(planner: object, there: str, back: str, spec: str) -> None:
     machine = topology(spec)

@@ -321,6 +321,7 @@ def test_latency_witness_of_long_ways() -> None:
     assert len(found.latency_witness.path) == 151
 
 
+@pytest.mark.slow
 def test_where_no_program_is_solved_the_middle_cut_is_named() -> None:
     """9 x 15 ranks: the 9 links across the middle carry 63 * 72 blocks, of 135 that each rank has."""
     machine, wanted = antiphon.topology("mesh:dims=9x15"), Collective("alltoall", 135)

@@ -134,7 +134,8 @@ def connected_machines(ranks: int) -> Iterator[Topology]:
             yield build("connected", ranks, [(a, b, kind) for a, b in key])
 
 
-@pytest.mark.parametrize("part", in_turn(range(40), 40))
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(40))
 def test_no_schedule_is_faster_on_any_machine_of_up_to_four_ranks(part: int) -> None:
     """Broadcasts in up to 3 pieces, allgathers in as many as exhaustive search can do."""
     machines = [machine for ranks in (2, 3, 4) for machine in connected_machines(ranks)]
@@ -156,7 +157,7 @@ QUICK = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(MACHINES, KINDS), 48))
+@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(reversed(MACHINES), KINDS), 100))
 def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, kind: str) -> None:
     machine = topology(spec)
     target = Collective(kind, machine.ranks)
@@ -196,7 +197,7 @@ def test_no_plan_is_faster_on_random_machines(seed: int) -> None:
 
 
 EXACT = [
-    ("star:ranks=4", "broadcast", ("direct", "colocated-ps", "shallow")),
+    pytest.param("star:ranks=4", "broadcast", ("direct", "colocated-ps", "shallow"), marks=pytest.mark.slow),
     ("star:ranks=8", "allgather", ("recmult",)),
     ("star:ranks=8", "allreduce", ("direct", "colocated-ps")),
     ("full:ranks=4", "broadcast", ("direct", "colocated-ps", "shallow")),
@@ -208,7 +209,7 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "kind", "planners"), in_turn(EXACT, 3))
+@pytest.mark.parametrize(("spec", "kind", "planners"), in_turn(EXACT, 6))
 def test_simple_machines_attain_it_at_ten_sizes(spec: str, kind: str, planners: tuple[str, ...]) -> None:
     sizes = [1 << k for k in range(10, 30, 2)]
     tuned = tune(kind, spec, nbytes=sizes, planners=planners, workers="none", nccl=False, effort=1.0)
@@ -305,6 +306,7 @@ def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:
     assert sum(contracted.bandwidth(link) for link in np.flatnonzero(leaving).tolist()) == 400 * 10**9
 
 
+@pytest.mark.slow
 def test_evidence_for_other_hosts_is_refused() -> None:
     machine, other = (topology(f"cluster:box=full:ranks=2,boxes={boxes}") for boxes in (2, 3))
     evidence = find_evidence(machine, Collective("broadcast", machine.ranks))
@@ -368,22 +370,21 @@ def test_nothing_takes_at_least_the_latency() -> None:
 
 
 def test_long_chains_are_found_without_trying_all_runs() -> None:
-    machine = topology("line:ranks=200")
-    target = Collective("broadcast", 200)
+    machine = topology("line:ranks=100")
+    target = Collective("broadcast", 100)
     evidence = find_evidence(machine, target)
-    assert {len(chain.switches) for chain in evidence.views[0].evidence if isinstance(chain, Chain)} == {199}
+    assert {len(chain.switches) for chain in evidence.views[0].evidence if isinstance(chain, Chain)} == {99}
     per_byte = bound_by_size(machine, target, None, 0.0, evidence).views[0][1]
-    assert per_byte[397] == pytest.approx(398 / 200 / float(machine.types[0].bandwidth))
+    assert per_byte[197] == pytest.approx(198 / 100 / float(machine.types[0].bandwidth))
 
 
 GROUPS = ((0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 8), (0, 1, 8, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "members", "model"),
-    in_turn(
-        itertools.product(("broadcast", "allreduce", "allgather", "alltoall"), GROUPS, ("alpha-beta", "calls")), 29
-    ),
+    itertools.product(("broadcast", "allreduce", "allgather", "alltoall"), GROUPS, ("alpha-beta", "calls")),
 )
 def test_no_plan_of_a_group_is_predicted_faster(kind: str, members: tuple[int, ...], model: str) -> None:
     machine = topology("cluster:box=hgx-h100,boxes=2")

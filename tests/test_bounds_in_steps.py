@@ -60,7 +60,7 @@ SHOWN = ("limited", "z52-pcie", "tree:fanouts=2x(2+1)", "pcie8")
 
 @pytest.mark.parametrize(
     ("machine", "kind"),
-    in_turn(itertools.product(SHOWN, ("broadcast", "allgather", "allreduce")), 4),
+    in_turn(itertools.product(SHOWN, ("broadcast", "allgather", "allreduce")), 6),
 )  # fmt: skip
 def test_cuts_from_rank_to_rank_prove_what_the_whole_program_says(machine: str, kind: str) -> None:
     target = LIMITED if machine == "limited" else topology(machine)
@@ -86,7 +86,7 @@ def test_a_broadcast_around_a_switch_takes_half_as_long_again_in_two_steps() -> 
 
 @pytest.mark.parametrize(
     ("machine", "kind"),
-    [("dgx1v", "broadcast"), ("pcie8", "broadcast"), pytest.param("pcie8", "reduce", marks=pytest.mark.slow)],
+    in_turn([("dgx1v", "broadcast"), ("pcie8", "broadcast"), ("pcie8", "reduce")]),
 )
 def test_a_search_that_begins_with_cuts_for_fewer_steps_proves_the_same(machine: str, kind: str) -> None:
     target, collective = topology(machine), Collective(kind, 8)
@@ -149,7 +149,7 @@ KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter
 
 
 @given(machines(), st.sampled_from(KINDS), st.data())
-@settings(max_examples=4 if quick.ordinary else 120)
+@settings(max_examples=2 if quick.ordinary else 120)
 def test_no_plan_of_any_planner_beats_the_bound_on_random_machines(
     machine: Topology, kind: str, data: st.DataObject
 ) -> None:
@@ -173,7 +173,7 @@ def test_no_plan_of_any_planner_beats_the_bound_on_random_machines(
 
 
 @given(machines(), st.sampled_from(("broadcast", "allgather")))
-@settings(max_examples=3 if quick.ordinary else 40)
+@settings(max_examples=2 if quick.ordinary else 40)
 def test_the_bound_is_below_the_program_of_any_number_of_steps(machine: Topology, kind: str) -> None:
     """Nothing in the bound says more than that all data must flow to every rank, within so many steps and latencies."""
     target = Collective(kind, machine.ranks)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from quick import in_turn
 
 from antiphon.errors import Invalid, Missing
 from antiphon.runtimes.engine import build
@@ -76,7 +75,8 @@ def test_a_compiler_that_finds_no_room(cache: Path, tmp_path: Path, said: str) -
 # ---- a build that was ended ----
 
 
-@pytest.mark.parametrize("number", in_turn([signal.SIGINT, signal.SIGTERM], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_build_that_is_ended_leaves_nothing(cache: Path, tmp_path: Path, number: int) -> None:
     compiler = a_compiler(
         tmp_path, f"trap 'rm -f {tmp_path}/part; exit 1' TERM; touch {tmp_path}/part; sleep 60 & wait"

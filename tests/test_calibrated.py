@@ -172,6 +172,7 @@ def test_one_process_rests_on_what_its_launches_take() -> None:
     assert "not calibrated" not in one["dgx1v"]["calibrated"]
 
 
+@pytest.mark.slow
 def test_a_line_rests_on_our_figures_and_on_nccls() -> None:
     """What either rests on is in the line, once."""
     machine = "ec2:instance=p5,instances=2"

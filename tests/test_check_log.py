@@ -54,7 +54,7 @@ UNUSED = {
     in_turn([
         t.name for t in published()
         if t.name in UNUSED or (t.part in (FIT, HELD_OUT) and t.topology and t.collective in PROGRAMS)
-    ], 4),
+    ], 10),
 )  # fmt: skip
 def test_published_tables(name: str, tmp_path: Path) -> None:
     (table,) = (t for t in published() if t.name == name)
@@ -104,7 +104,7 @@ THREADS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "points", "before", "verdict", "cause"), in_turn(THREADS, 4))
+@pytest.mark.parametrize(("spec", "points", "before", "verdict", "cause"), in_turn(THREADS, 8))
 def test_public_threads(
     spec: str, points: list[tuple[int, float]], before: str, verdict: str, cause: str | None, tmp_path: Path
 ) -> None:

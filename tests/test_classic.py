@@ -33,10 +33,13 @@ CLASSIC = (
     "halving-doubling", "bruck", "pairwise", "direct", "parameter-server", "colocated-ps", "hierarchical-ps",
 )  # fmt: skip
 CLAIMED = [(name, kind) for name in CLASSIC for kind in table("planner")[name].can.collectives]
+OF_A_RADIX = [
+    (name, kind) for name in ("kring", "recmult", "permrecmult") for kind in table("planner")[name].can.collectives
+]
 
 
-@given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from(CLAIMED))
-@settings(max_examples=examples(150))
+@given(data=st.data(), ranks=st.integers(2, 9), pick=st.sampled_from([*CLAIMED, *OF_A_RADIX]))
+@settings(max_examples=examples(72))
 def test_groups_roots_and_uneven_blocks(data: st.DataObject, ranks: int, pick: tuple[str, str]) -> None:
     name, kind = pick
     machine = data.draw(st.sampled_from([star, full]))(ranks)

@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -150,12 +149,11 @@ def test_same_input_same_plan(capsys: Capture) -> None:
 
 
 def test_of_several_schedules_the_best_for_a_size_or_all(capsys: Capture) -> None:
-    group = ("allreduce:ranks=1,4,5,6", "dgx1v", "--planner", "relay")
+    group = ("allreduce:ranks=0,2", "line:ranks=3", "--planner", "relay")
     small, large = (answer(capsys, "plan", *group, "--nbytes", size) for size in ("1KB", "1GB"))
     assert small["steps"] < 10
     assert large["steps"] > 100
     assert small["bandwidth_gap"] > large["bandwidth_gap"]
-    assert answer(capsys, "plan", *group, "--nbytes", "1KB", "--model", "critical-path")["steps"] < 20
     every = answer(capsys, "plan", *group, "--all", "-o", "many.json")["plans"]
     assert [one["options"]["pieces"] for one in every] == [1, 8, 32, 128, 512]
     assert all(one["verified"] for one in every)
@@ -255,6 +253,7 @@ def test_bad_runs(capsys: Capture) -> None:
     assert "ranks" in complaint(capsys, "verify", "plan.json", "--topology", "ring:ranks=4")
 
 
+@pytest.mark.slow
 def test_a_run_under_torch_starts_its_own_processes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     a_plan(capsys)
@@ -282,75 +281,6 @@ def test_unwritable_output(capsys: Capture) -> None:
     Path("folder").mkdir()
     for target in ("folder", "missing/plan.json", "/dev/full/x.json", "/proc/plan.json"):
         complaint(capsys, "plan", "allreduce", "dgx1v", "-o", target)
-
-
-def small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-
-
-@pytest.mark.slow
-def test_a_full_disk_leaves_the_old_file(capsys: Capture) -> None:
-    a_plan(capsys)
-    before = Path("plan.json").read_bytes()
-    code = "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from antiphon.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "plan", "allgather", "dgx1v", "-o", "plan.json"],
-        capture_output=True, text=True, preexec_fn=small_files, check=False,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert Path("plan.json").read_bytes() == before
-    assert [p.name for p in Path().iterdir()] == ["plan.json"]
-
-
-@pytest.mark.slow
-def test_a_reader_that_goes_away() -> None:
-    code = "from antiphon.cli import main; main()"
-    line = f"{sys.executable} -c '{code}' topology show full:ranks=300 --json | head -c 100 > /dev/null"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    assert done.stderr == ""
-
-
-INTERRUPTED = """
-import importlib.abc, os, signal, sys, time
-
-class Slow(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == "antiphon.cli.listing":
-            os.kill(os.getpid(), signal.SIGINT)  # in the middle of loading the command
-            time.sleep(1)  # where another thread gets it, it takes a moment to come here
-
-sys.meta_path.insert(0, Slow())
-from antiphon.cli import main
-main(["list", "topologies"])
-"""
-
-
-def test_ctrl_c_while_the_command_is_loaded() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, done.stdout) == (130, "antiphon: interrupted\n", "")
-
-
-def test_ctrl_c_within_a_command(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("antiphon.cli.machine.bound", interrupted)
-    assert "interrupted" in complaint(capsys, "bound", "allreduce", "ring:ranks=3", code=130)
-
-
-@pytest.mark.parametrize(("words", "spared"), [("--version", "numpy"), ("list topologies", "antiphon.cli.tuning")])
-def test_a_command_loads_its_own_files_alone(words: str, spared: str) -> None:
-    code = f"import sys; from antiphon.cli import run; run({words.split()!r}); print({spared!r} in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
-
-
-def test_the_package_is_a_command() -> None:
-    said = subprocess.run([sys.executable, "-m", "antiphon", "--version"], capture_output=True, text=True, check=True)
-    assert said.stdout.startswith("antiphon ")
 
 
 def commands() -> list[list[str]]:

@@ -58,16 +58,6 @@ def test_a_plan_for_a_missing_link_is_refused(capsys: Capture) -> None:
         assert "transfer has no link" in complaint(capsys, *f"predict bad.json --nbytes 1KB{more}".split())
 
 
-def test_a_table_gives_the_plan_of_one_collective(capsys: Capture) -> None:
-    assert run(["tune", "all", "ring:ranks=3", "--nbytes", "1KB:4KB", "--planner", "ring", "-o", "table.json"]) == 0
-    assert run(["plan", "gather", "ring:ranks=3", "--planner", "ring", "-o", "gather.json"]) == 0
-    capsys.readouterr()
-    for more in ([], ["--trace", "trace.json"]):
-        rows = answer(capsys, "predict", "table.json:gather", "--nbytes", "2KB", *more)["rows"]
-        assert rows == answer(capsys, "predict", "gather.json", "--nbytes", "2KB", *more)["rows"]
-        assert "choose one by FILE:COLL" in complaint(capsys, "predict", "table.json", "--nbytes", "2KB", *more)
-
-
 def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(capsys: Capture) -> None:
     assert run(["predict", "plan.json", "--nbytes", "1KB:1GB"]) == 0
     text = capsys.readouterr().out

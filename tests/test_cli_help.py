@@ -85,6 +85,7 @@ def test_an_unknown_option_suggests_only_what_was_most_likely_meant(
     assert said == f"antiphon: no such option: {option}{hint} (see antiphon tune --help)\n"
 
 
+@pytest.mark.slow
 def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "LOG_INTERVAL", 0.05)
     assert run(["build", "nccl-tuner", "--compiler", "sh -c 'sleep 0.5; exit 1' cc"]) == 2
@@ -120,7 +121,7 @@ WIDE = [
 FIXED = [  # whose text is no wider than a usual terminal, however wide this one is
     "predict plan.json --nbytes 1MB --trace trace.json", "run plan.json --nbytes 1KB", "verify plan.json",
     "plan allreduce hypercube:ranks=16 -o other.json",
-    "tune all dgx1v:only=0,1,4 --planner ring --planner trees --nbytes 1KB:1MB",
+    "tune all ring:ranks=3 --planner ring --planner direct --nbytes 1KB:8KB",
 ]  # fmt: skip
 
 
@@ -210,6 +211,7 @@ def test_width_of_a_real_terminal(columns: int, widest: int) -> None:
     assert widest - 16 < max(lengths) <= widest
 
 
+@pytest.mark.slow
 def test_width_where_there_is_no_terminal() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run([*COMMAND, "list", "planners"], capture_output=True, text=True, env=environment, check=True)
@@ -372,6 +374,7 @@ def test_completion_that_cannot_be(capsys: Capture) -> None:
     assert "unknown shell 'tcsh' (known: bash, fish, zsh)" in complaint(capsys, "--show-completion", "tcsh")
 
 
+@pytest.mark.slow
 def test_completion_of_the_shell_that_runs_us() -> None:
     done = subprocess.run(
         ["bash", "-c", f"{' '.join(COMMAND)} --show-completion; true"], capture_output=True, text=True, check=True

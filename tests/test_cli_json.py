@@ -74,7 +74,7 @@ def test_wrong_usage_of_no_command(capsys: Capture, words: str) -> None:
 
 
 def test_what_is_proved_impossible_ends_with_1(capsys: Capture) -> None:
-    code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=8", "--planner", "sccl:steps=2", "--json"])
+    code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=6", "--planner", "sccl:steps=2", "--json"])
     assert (code, error["kind"], error["exit_code"]) == (1, "Infeasible", 1)
 
 

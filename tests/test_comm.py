@@ -76,8 +76,9 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return found
 
 
+@pytest.mark.slow
 @needs_cc
-@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"], indirect=True)
 def test_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
     command = [*mpi.mpiexec(4), mpi.python, PROGRAM, "mpi", str(table(tmp_path, 4))]
     found, said = launch(command, mpi.env)
@@ -98,7 +99,7 @@ def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, A
 
 
 @needs_cc
-@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("near", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_over_sockets_and_through_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
     monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
     (told, *_, ended), said = over_sockets(3, str(table(tmp_path, 3)), "all")
@@ -145,6 +146,7 @@ def test_learning_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert any(" x" in name for name in names)
 
 
+@pytest.mark.slow
 @needs_cc
 def test_what_was_learned_over_sockets_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a file with a damaged line, which it loses; a file that is none ends no job, and stays."""
@@ -166,8 +168,9 @@ def test_what_was_learned_over_sockets_stays(tmp_path: Path, monkeypatch: pytest
     assert {(line.collective, line.ranks, line.nbytes) for line in chosen} >= {("allreduce", 2, 200_000)}
 
 
+@pytest.mark.slow
 @needs_cc
-@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"], indirect=True)
 def test_learning_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
     command = [*mpi.mpiexec(3), mpi.python, PROGRAM, "mpi", str(table(tmp_path, 3))]
     (told,), said = launch(command, {**mpi.env, "ANTIPHON_LEARN": "1"})
@@ -193,9 +196,10 @@ os.write(1, f'{{"during": {before}, "after": {mapped()}}}\\n'.encode())
 """
 
 
+@pytest.mark.slow
 @needs_cc
 @pytest.mark.skipif(sys.platform != "linux", reason="such memory is Linux's")
-@pytest.mark.parametrize("other", in_turn(["1", "0"]))
+@pytest.mark.parametrize("other", ["1", "0"])
 def test_processes_of_one_host_share_memory_if_all_want_to(other: str) -> None:
     found, said = launch([sys.executable, "-c", SHARES, "fork", *free_addresses(1), other])
     assert found == [{"during": int(other), "after": 0}] * 2, said
@@ -241,8 +245,9 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @needs_cc
-@pytest.mark.parametrize(("settings", "limit", "longer"), in_turn(PIECES))
+@pytest.mark.parametrize(("settings", "limit", "longer"), PIECES)
 def test_open_mpi_by_tcp_sends_messages_in_pieces(
     openmpi: Mpi, tmp_path: Path, settings: dict[str, str], limit: int, longer: set[int]
 ) -> None:
@@ -274,13 +279,13 @@ def test_a_killed_process_is_an_error_at_the_others() -> None:
     ("checks", "given", "told"),
     in_turn(
         [
+            ([], "absent.json", "absent.json: cannot be read"),
             (["lonely"], "", "the first is rank 2|did not all answer|is gone|did not answer"),
             (["odd"], "", "expects 4 processes|is gone|did not answer|does not listen"),
-            ([], "absent.json", "absent.json: cannot be read"),
         ],
         3,
     ),
-    ids=["a process that does not come", "another number of processes", "no table"],
+    ids=["no table", "a process that does not come", "another number of processes"],
 )
 def test_what_cannot_be_is_told_to_all(checks: list[str], given: str, told: str) -> None:
     found, said = over_sockets(3, given, *checks)
@@ -292,6 +297,7 @@ def test_what_cannot_be_is_told_to_all(checks: list[str], given: str, told: str)
 WRONG = r"wrong\.book: the program for allreduce \(ring\): rank 0 ends without block 0, which the allreduce gives to it"
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_book_that_is_not_its_collective_is_an_error_at_all(tmp_path: Path) -> None:
     found, said = over_sockets(3, str(idle_book(tmp_path / "wrong.book", 3)))

@@ -68,7 +68,7 @@ def why(mpi: mpi_env.Mpi, program: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(told.value)
 
 
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+@pytest.mark.parametrize("which", [pytest.param("openmpi", marks=pytest.mark.slow), "mpich"])
 def test_what_the_launchers_themselves_say(
     which: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ def test_the_greatest_loss_of_a_ring_is_attained() -> None:
     assert antiphon.machines.recount(plan, single.tolist()).entries[0].claims["bandwidth_gap"] == 2
 
 
-@pytest.mark.parametrize("seed", in_turn(range(8), 3))
+@pytest.mark.parametrize("seed", in_turn(range(8), 5))
 def test_no_counts_lose_more_than_the_bound(seed: int) -> None:
     rng = random.Random(seed)
     machine = random_machine(rng)
@@ -118,8 +118,6 @@ def test_tune_with_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     loss = answer(capsys, *command, "--workers", "1")["counts"]
     assert loss["matrices"] == loss["priced"] == 4
     assert 1 < loss["gap_median"] == loss["gap_worst"] < loss["any_counts"]
-    said = text(capsys, *command, "--workers", "1")
-    assert "average of 4 matrices of counts, right for any." in said
     file.write_text(json.dumps(hot[0]))
     assert "Planned for one matrix of counts, right for any." in text(capsys, *command, "--workers", "1")
     assert "not for allreduce" in complaint(capsys, "tune", "allreduce", *command[2:])

@@ -30,7 +30,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     return compiled
 
 
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("in_place", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_all_that_it_can_is_measured_beside_ours(made: Made, in_place: bool) -> None:
     made()
     for kind, planner in KINDS:

@@ -100,6 +100,7 @@ print(device.call.seen_memory())
     ]
 
 
+@pytest.mark.slow
 def test_gpus_out_of_reach_are_refused_by_name_and_copied_to(told: Callable[..., list[str]]) -> None:
     code = """
 with Group(device, 4, blocks=4) as group:
@@ -116,6 +117,7 @@ with Group(device, 4, blocks=4) as group:
     assert told("with Group(device, 4, blocks=4) as group: called(group)", GPUS=1, UNREACHABLE=1) == []
 
 
+@pytest.mark.slow
 def test_peer_access_that_fails_is_reported(told: Callable[..., list[str]]) -> None:
     """Unless the program has enabled it before (704)."""
     assert told("Group(device, 4).close()", GPUS=2, PEER_ERROR=704) == []
@@ -125,6 +127,7 @@ def test_peer_access_that_fails_is_reported(told: Callable[..., list[str]]) -> N
     ]
 
 
+@pytest.mark.slow
 def test_multicast_memory_is_no_larger_than_needed(told: Callable[..., list[str]]) -> None:
     """In the granularity of the driver; in the recommended one where it adds at most an eighth."""
     cases = {(2, 2): 2, (3, 2): 4, (2, 64): 2, (63, 64): 64, (56, 64): 56, (57, 64): 64, (15, 0): 16}

@@ -26,6 +26,7 @@ from device_model import (
     take_apart,
     without,
 )
+from quick import in_turn
 
 from antiphon.core.collective import KINDS
 from antiphon.errors import AntiphonError
@@ -102,6 +103,7 @@ def _short(one: Call, most: int) -> bool:
     return all(len(steps) <= most for each in one.tables for steps in each.streams)
 
 
+@pytest.mark.slow
 def test_different_calls_in_turn_on_the_same_buffers() -> None:
     """A rank may be two calls ahead of another; slices of one call are not those of the next."""
     mixed = [
@@ -139,7 +141,7 @@ def behind_a_put(one: Call, signal: tuple[int, int, int, int]) -> bool:
                for step in steps[:at])  # fmt: skip
 
 
-@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+@pytest.mark.parametrize(("planner", "kind"), in_turn(NEEDED, 2))
 def test_no_signal_may_be_missing(planner: str, kind: str) -> None:
     """Neither one that tells of data nor one that says that a place is free: there is a race, and data are wrong."""
     one = surely(planner, kind)
@@ -151,7 +153,7 @@ def test_no_signal_may_be_missing(planner: str, kind: str) -> None:
     assert {behind_a_put(one, signal) for signal in spoiled} == {False, True}
 
 
-@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+@pytest.mark.parametrize(("planner", "kind"), in_turn(NEEDED, 2))
 def test_no_fence_may_be_missing(planner: str, kind: str) -> None:
     """A signal without release, a wait without acquire. What was put before a signal without release may be seen too
     late; what was read before may be read too late, which only the race tells."""
@@ -188,7 +190,7 @@ def _is_awaited_at_the_end(steps: tuple[Step, ...], at: int) -> bool:
     return all(step.kind == WAIT for step in steps[at:])
 
 
-@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+@pytest.mark.parametrize(("planner", "kind"), in_turn(NEEDED, 2))
 def test_no_sync_before_a_signal_may_be_missing(planner: str, kind: str) -> None:
     """What other threads of the block do is not done."""
     one = surely(planner, kind)
@@ -200,7 +202,7 @@ def test_no_sync_before_a_signal_may_be_missing(planner: str, kind: str) -> None
     assert any(wrong(changed_step(one, *where, kind=None), races=False) == "result" for where in some)
 
 
-@pytest.mark.parametrize(("planner", "kind"), NEEDED)
+@pytest.mark.parametrize(("planner", "kind"), in_turn(NEEDED, 2))
 def test_the_number_of_the_call_may_not_be_missing(planner: str, kind: str) -> None:
     """What a signal says holds for its call; and numbers are compared in a circle."""
     one = surely(planner, kind)

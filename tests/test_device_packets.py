@@ -83,6 +83,7 @@ def test_all(ranks: int) -> None:
     assert sweep(ranks, PAIRS, (0, 1, 7, 200), np.random.default_rng(ranks)) > 300
 
 
+@pytest.mark.slow
 def test_trees_that_cut_a_unit_at_odd_places() -> None:
     with Group(threads(), 8, 4, threads=3) as group:
         plan = plan_of(schedule_of("dgx1v", "trees", "allreduce"), True, 4, True)
@@ -124,6 +125,7 @@ def stale(group: Group, held: DevicePlan, plan: Plan, number: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_flags_that_come_again_meet_no_packets_from_then() -> None:
     """Boxes are emptied long before, in two calls in a row, whatever these are; where they did not come, old packets
     are taken for new."""

@@ -95,6 +95,7 @@ def test_all(ranks: int) -> None:
     assert sweep([f"full:ranks={ranks}", f"ring:ranks={ranks}"], PAIRS, (*UNITS, 1000), ranks) > 200
 
 
+@pytest.mark.slow
 def test_some_of_all_where_who_receives_reads() -> None:
     assert sweep(["full:ranks=5"], PAIRS[::12], (7,), 2, pull=True) >= 8
     assert sweep(["hgx-h100"], [("nvls", "allreduce")], (1000,), 1, pull=True) > 0
@@ -176,7 +177,7 @@ class Buffers:
         return wrong(call, outputs)
 
 
-@pytest.mark.parametrize("turns", [150, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_so_many_calls_on_the_same_buffers(turns: int) -> None:
     """Of different programs in turn, past the last number of a call."""
     random, blocks = np.random.default_rng(5), 6

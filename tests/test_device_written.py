@@ -118,6 +118,7 @@ def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
     assert done > 60
 
 
+@pytest.mark.slow
 @needs_a_compiler
 @pytest.mark.parametrize(
     ("before", "after", "packets"),

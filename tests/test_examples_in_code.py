@@ -12,6 +12,8 @@ import quick
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "antiphon"
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
+LONG = ("antiphon.planners.shared.reach", "antiphon.runtimes.device.hybrid")  # seconds
+
 
 def with_examples() -> list[str]:
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
@@ -37,7 +39,9 @@ def run_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, key, value.py_func)
 
 
-@pytest.mark.parametrize("name", with_examples())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in with_examples()]
+)
 def test_an_example_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module(name.removesuffix(".__init__"))
     path = str(module.__file__)

@@ -68,9 +68,8 @@ def page_of(spec: str) -> str:
     return antiphon.pages.explore(antiphon.plan("allreduce", spec, **how))
 
 
-@pytest.mark.parametrize(
-    "spec", [pytest.param(spec, marks=[pytest.mark.slow] if i else []) for i, spec in enumerate(MACHINES)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", MACHINES)
 def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(page_of(spec))
@@ -104,9 +103,10 @@ def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str
     assert problems + more == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "scheme"),
-    [("dgx1v", "dark"), *(pytest.param(spec, "light", marks=pytest.mark.slow) for spec in MACHINES)],
+    [("dgx1v", "dark"), *((spec, "light") for spec in MACHINES)],
 )
 def test_narrow_pages_and_paper_show_it_all(browser: Any, spec: str, scheme: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
@@ -126,8 +126,9 @@ def test_narrow_pages_and_paper_show_it_all(browser: Any, spec: str, scheme: str
     assert problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(420, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)]
+    ("width", "scheme"), [(420, "dark"), (1280, "light")]
 )  # fmt: skip
 def test_nothing_serious_keeps_anyone_from_reading_it(
     browser: Any, ring: Plan, width: int, scheme: str, tmp_path: Path
@@ -145,6 +146,7 @@ def test_nothing_serious_keeps_anyone_from_reading_it(
     assert [(v["id"], v["impact"]) for v in page.evaluate("axe.run(document)")["violations"]] == []
 
 
+@pytest.mark.slow
 def test_a_run_is_compared_with_its_prediction(browser: Any, ring: Plan, tmp_path: Path) -> None:
     antiphon.predict(ring, "64KiB", trace=tmp_path / "trace.json", model="critical-path")
     file, alone = tmp_path / "page.html", tmp_path / "alone.html"

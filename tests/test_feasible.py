@@ -93,7 +93,7 @@ def test_an_allreduce_is_optimal_where_its_chunks_cross_no_more_links_than_they_
         antiphon.plan("allreduce", spec, planner="sccl", options=figures)
 
 
-@pytest.mark.parametrize(("figures", "posed"), [((8, 4, 4), 0), ((2, 2, 2), 2)])
+@pytest.mark.parametrize(("figures", "posed"), [((8, 4, 4), 0), pytest.param((2, 2, 2), 2, marks=pytest.mark.slow)])
 def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exist(
     figures: tuple[int, int, int], posed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,9 +123,6 @@ def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Captur
     said = capsys.readouterr().out
     assert "as halves" in said
     assert "nothing proves that there is none" in " ".join(said.split())
-    with pytest.raises(NotFound) as raised:
-        antiphon.plan("allreduce", "ring:ranks=5", planner="sccl", options={"chunks": 3, "steps": 3, "rounds": 4})
-    assert list(raised.value.searched) == found["searched"]
 
 
 def test_a_point_may_take_fewer_steps_than_were_asked_for() -> None:
@@ -242,6 +239,7 @@ def test_two_trees_need_links_for_all_their_sends() -> None:
         assert (answer.sends is not None, answer.refuted) == (exists, not exists), point
 
 
+@pytest.mark.slow
 def test_little_effort_finds_scans_that_are_optimal() -> None:
     scan = sums_relation(4, {rank: 2 ** (rank + 1) - 1 for rank in range(4)})
     found = antiphon.frontier.find(scan, "ring:ranks=4", effort=2)
@@ -259,8 +257,8 @@ def sums_relation(ranks: int, wanted: dict[int, int]) -> Collective:
 @pytest.mark.parametrize(
     ("seeds", "kind"),
     [
-        (range(4), "allreduce"), (range(4), "custom"),
-        pytest.param(range(4, 600), "allreduce", marks=pytest.mark.slow),
+        (range(2), "allreduce"), (range(2, 4), "custom"),
+        pytest.param(range(2, 600), "allreduce", marks=pytest.mark.slow),
         pytest.param(range(300, 390), "custom", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -313,7 +311,7 @@ def test_partial_sums_are_impossible_by_what_they_contain() -> None:
         ("line:ranks=3", [1, 3, 7], [(1, 2, 2), (2, 3, 3)]),  # a scan
         ("line:ranks=3", [0, 1, 3], [(1, 2, 2), (2, 3, 3)]),  # without each rank's own input
         ("ring:ranks=4", [3, 3, 12, 12], [(1, 1, 1)]),
-        ("dgx1v_sccl", [2 ** (rank + 1) - 1 for rank in range(8)], [(2, 2, 2)]),
+        pytest.param("dgx1v_sccl", [2 ** (rank + 1) - 1 for rank in range(8)], [(2, 2, 2)], marks=pytest.mark.slow),
     ],
 )
 def test_scans_and_partial_sums_are_planned_proved_and_run(

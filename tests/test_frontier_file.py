@@ -117,7 +117,7 @@ def misfits(value: Any, schema: dict[str, Any], root: dict[str, Any], place: str
                 yield from misfits(inner, inner_schema, root, f"{place}[{i}]")
 
 
-@pytest.mark.parametrize(("kind", "machine"), in_turn(SMALL, 2))
+@pytest.mark.parametrize(("kind", "machine"), in_turn(SMALL, 8))
 def test_a_file_is_as_the_schema_says_and_holds(kind: str, machine: str) -> None:
     schema = json.loads((FOLDER / "frontier.schema.json").read_text())
     tree = json.loads(text_of(kind, machine))
@@ -160,7 +160,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("wrong.json").write_text(json.dumps(tree))
     assert run(["verify", "wrong.json"]) == 1
     assert "points[" in capsys.readouterr().out
-    for text, code in (("wrong.json", 1), ("no such file", 2), (str(CHECKER), 2)):
+    for text, code in (("wrong.json", 1), ("no such file", 2)):
         alone = subprocess.run([sys.executable, "-S", CHECKER, text], capture_output=True, text=True, check=False)
         assert (alone.returncode, alone.stderr) == (code, "")
 
@@ -188,7 +188,7 @@ def test_what_a_frontier_file_cannot_hold() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "machine"),
-    in_turn([("broadcast", "star:ranks=3"), ("allreduce", "ring:ranks=5"), ("alltoall", "pcie8")], 2),
+    in_turn([("broadcast", "star:ranks=3"), ("allreduce", "ring:ranks=5"), ("alltoall", "pcie8")]),
 )
 def test_what_is_proved_by_resolution_is_in_the_files_that_are_named(kind: str, machine: str) -> None:
     tree = json.loads(text_of(kind, machine))
@@ -317,7 +317,7 @@ def matters(tree: Any, again: Any) -> bool:
 def test_random_corruptions_are_refused(count: int) -> None:
     draw, tested, accepted = random.Random(count), 0, []
     while tested < count:
-        tree = json.loads(text_of(*draw.choice(SMALL[::2] if ordinary else SMALL)))
+        tree = json.loads(text_of(*draw.choice(SMALL[:3] if ordinary else SMALL)))
         again, kind = corrupted(tree, draw)
         if not matters(tree, again):
             continue
@@ -378,7 +378,7 @@ def test_operands_out_of_order_are_refused() -> None:
 
 def test_only_what_every_form_contains_bounds_it() -> None:
     """Ranks that want their own input need no broadcast and no tree, whatever the certificates of an allreduce say."""
-    for machine in ("ring:ranks=4", "hypercube:ranks=8"):
+    for machine in ("ring:ranks=4",) if ordinary else ("ring:ranks=4", "hypercube:ranks=8"):
         tree = json.loads(text_of("allreduce", machine))
         assert refusal(tree) == ""
         tree["points"] = []

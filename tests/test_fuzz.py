@@ -67,11 +67,13 @@ def test_machines() -> None:
     assert counts["attained"] > 20
 
 
+@pytest.mark.slow
 def test_bounds_by_size() -> None:
     counts = few(bounds_by_size, *((6, 7) if ordinary else (144, 1)))
     assert counts["times equal to the bound"] > 20
 
 
+@pytest.mark.slow
 def test_a_bound_by_size_that_is_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     proved = bounds_by_size.model_bound
 
@@ -100,7 +102,9 @@ def test_msccl() -> None:
     assert min(counts["changed and right"], counts["wrong"]) > count / 20
 
 
-@pytest.mark.parametrize("kind", ["race", pytest.param("hang", marks=pytest.mark.slow), "wrong"])  # hangs are rare
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("race", "hang")), "wrong"]
+)  # hangs are rare
 def test_a_machine_that_lets_a_fault_pass_is_caught(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = msccl.judge
 
@@ -221,6 +225,7 @@ def test_one_wrong_element_of_a_run_is_caught(what: str, monkeypatch: pytest.Mon
     assert what in fault_of(runs, 100)
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_folds_wrongly_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.core.interpret import stepwise
 
@@ -272,7 +277,9 @@ def unlike(path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "word"),
     [
-        (crash, "KeyError"), (hungry, "bytes of memory"), (slow, "CPU time"), (chatty, "one short line"),
+        (crash, "KeyError"), (hungry, "bytes of memory"),
+        pytest.param(slow, "CPU time", marks=pytest.mark.slow),
+        (chatty, "one short line"),
         (shy, "bytes ask for more"), (unlike, "does not read as the same"),
     ],
 )  # fmt: skip

@@ -51,6 +51,7 @@ def changed(kit: Path, folder: Path, **changes: Any) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_smoke_test_proves_all_parts(kit: Path) -> None:
     code, lines, results = run(kit, "gpu_smoke.py")
     states = {part["name"]: part["state"] for part in results["parts"]}
@@ -93,6 +94,7 @@ def test_times_stand_beside_those_of_the_library(kit: Path, tmp_path: Path) -> N
     assert any(line.startswith("no NCCL beside (-); all right") for line in lines)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_hangs_or_is_missing_is_reported_and_the_rest_goes_on(kit: Path, tmp_path: Path) -> None:
     check = {"command": ["./gpu_calls", "check", "full-bfloat16.calls"], "seconds": 60}
     parts = [
@@ -121,6 +123,7 @@ def test_what_is_wrong_hangs_or_is_missing_is_reported_and_the_rest_goes_on(kit:
         assert any("see: wrong, cut, hangs, absent" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_or_a_kit_it_says_so(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = changed(kit, tmp_path / "kit", on="cuda")

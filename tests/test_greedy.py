@@ -85,7 +85,7 @@ def test_steps_are_fewer_where_they_may_be_longer() -> None:
     assert timeline(long, machine).total <= 1.1 * timeline(short, machine).total
 
 
-@pytest.mark.parametrize("spec", ["mesh:dims=6x6", "cluster:box=dgx-a100,boxes=3", "pcie8"])
+@pytest.mark.parametrize("spec", in_turn(["cluster:box=dgx-a100,boxes=3", "pcie8", "mesh:dims=6x6"], 2))
 def test_hops_with_room_for_many_bring_nothing_twice(spec: str) -> None:
     """Links of their own, islands, shared limits; most steps are long enough to take several chunks at once."""
     machine = topology(spec)
@@ -93,6 +93,7 @@ def test_hops_with_room_for_many_bring_nothing_twice(spec: str) -> None:
     assert made.transfers == len(made.chunks) * (machine.ranks - 1)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_faster_is_not_tried() -> None:
     """At 1 GB nothing but latency is left to save; at 1 MB other paces save it."""
     machine = topology("mesh:dims=6x6")
@@ -120,6 +121,7 @@ def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
     assert runs[0] == 1 < runs[1]
 
 
+@pytest.mark.slow
 def test_without_a_size_what_is_asked_for_is_tried_with_several_seeds() -> None:
     """Single runs take up to 8 steps, where the bound is 6."""
     machine = topology("mesh:dims=3x4")

@@ -43,7 +43,7 @@ def by_memory(engine: Engine) -> list[Wire]:
     return [wire, *found]
 
 
-@pytest.fixture(params=[by_sockets, by_memory])
+@pytest.fixture(params=[by_sockets, pytest.param(by_memory, marks=pytest.mark.slow)])
 def wires(request: pytest.FixtureRequest) -> Iterator[list[Wire]]:
     made = request.param(Engine(build.library("sockets")))
     for rank, wire in enumerate(made):

@@ -39,8 +39,14 @@ def named(planner: str, spec: str, kind: str) -> set[str]:
             marks=pytest.mark.slow,
         ),
         pytest.param("torus:dims=64x64", "allgather", ("relay", "trees"), {"ring", "compose"}, marks=pytest.mark.slow),
-        ("torus:dims=48x48", "allreduce", ("relay", "trees"), {"ring", "compose"}),
-        ("star:ranks=4096", "alltoall", ("ring", "multi-ring", "flows"), {"direct", "pairwise"}),
+        pytest.param("torus:dims=48x48", "allreduce", ("relay", "trees"), {"ring", "compose"}, marks=pytest.mark.slow),
+        pytest.param(
+            "star:ranks=4096",
+            "alltoall",
+            ("ring", "multi-ring", "flows"),
+            {"direct", "pairwise"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_nobody_who_refuses_is_named(spec: str, kind: str, refusing: tuple[str, ...], left: set[str]) -> None:

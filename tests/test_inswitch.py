@@ -146,6 +146,7 @@ def test_few_joints_at_once(k: int, turns: int, p: int) -> None:
     right(scattered, fewer)
 
 
+@pytest.mark.slow
 @given(st.integers(3, 10), st.data(), st.sampled_from([1, 2, 3]))
 @settings(max_examples=examples(20))
 def test_plain_transfers_beside_few_joints(n: int, data: st.DataObject, laps: int) -> None:
@@ -162,7 +163,7 @@ def test_plain_transfers_beside_few_joints(n: int, data: st.DataObject, laps: in
     assert verify(schedule, fewer).fault is not None
 
 
-@pytest.mark.parametrize(("n", "k"), [(8, 1), (8, 3), (8, 4), (16, 2), (12, 10)])
+@pytest.mark.parametrize(("n", "k"), [(8, 1), (8, 3), (8, 4), (16, 2), pytest.param(12, 10, marks=pytest.mark.slow)])
 def test_a_mixture_comes_near_its_limit(n: int, k: int) -> None:
     """And is the faster the fewer joints there is room for, compared with those alone and with none."""
     machine = star(n, PORT, replace(NVLS, at_once=2 * k + 1))
@@ -238,7 +239,8 @@ def test_boxes(count: int, size: int, card: int, between: str) -> None:
     assert B / rate == max(inside, crossing * B / card / size)
 
 
-@pytest.mark.parametrize("lost", [1, *(pytest.param(lost, marks=pytest.mark.slow) for lost in (2, 3))])
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [1, 2, 3])
 def test_boxes_of_unequal_sizes(lost: int) -> None:
     """7, 6 or 5 of 8 ranks in one box: every rank of a box carries the same share, in equal and unequal slices."""
     machine = only(topology("cluster:box=hgx-h100,boxes=2"), [*range(8 - lost), *range(8, 16)])

@@ -73,6 +73,7 @@ def test_a_program_of_others_keeps_its_own_ways() -> None:
     assert ended(f"import signal, antiphon.cli; antiphon.cli.run(['models']); print({usual})")[1].endswith("True\n")
 
 
+@pytest.mark.slow
 def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     """A shell's background job."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGINT); from antiphon.cli import main; "
@@ -132,7 +133,7 @@ KILL = "os.kill(os.getpid(), signal.SIGINT)"
     threading.Thread(target=late).start()
     {KILL}""",
         ],
-        3,
+        7,
     ),
 )
 def test_within_a_command(work: str, tmp_path: Path) -> None:

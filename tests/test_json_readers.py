@@ -103,7 +103,7 @@ def complaint(use: Callable[[Path], Any], path: Path, data: bytes) -> str | None
     return None
 
 
-@pytest.mark.parametrize("name", [*MANY, *in_turn(OTHERS, 5)])
+@pytest.mark.parametrize("name", [*MANY, *in_turn(OTHERS, 9)])
 def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
     good, use = readers()[name]
     tmp_path.joinpath("job.json").write_bytes(loaders.jobs()[0])

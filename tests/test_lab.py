@@ -425,6 +425,7 @@ def long_run(name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     return go
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed(name: str, long_run: Callable[[], Any]) -> None:
     thread = during(name, lambda found: os.kill(inside(found, "r1")[0], signal.SIGKILL))
     with pytest.raises(Failed, match="rank 1: ended by signal 9"):
@@ -444,6 +445,7 @@ def test_a_link_that_disappears(name: str, long_run: Callable[[], Any]) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_lab_that_is_taken_down_meanwhile(name: str, long_run: Callable[[], Any]) -> None:
     thread = during(name, lambda _: lab.lab_down(name))
     with pytest.raises(Failed, match="taken down"):
@@ -464,9 +466,8 @@ def started(program: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGTERM))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_lab_ends_with_who_made_it(name: str, number: signal.Signals) -> None:
     """However that ends: the kernel takes all of it away, and what ran in it, detached or not."""
     mark = f"{name}-{number}"

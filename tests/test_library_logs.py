@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -110,7 +111,7 @@ FORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", in_turn(FORMS, 3))
 def test_what_runs_forced(form: str, tmp_path: Path) -> None:
     result = tuned(tmp_path, FORMS[form])
     assert settings(result) == WANT
@@ -136,16 +137,19 @@ def test_the_rules_of_a_table_by_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("runs", "want"),
-    [
-        ({"default": (10,), "ring": (9.6,)}, "default"),  # once each: 5 % are noise
-        ({"default": (10,), "ring": (9.4,)}, "ring"),
-        ({"default": (10, 10.1), "ring": (9.6, 9.7)}, "ring"),  # repeated: 2 %, and apart from each other
-        ({"default": (10, 10.1), "ring": (9.85, 9.9)}, "default"),
-        ({"default": (10, 11), "ring": (9.7, 9.9)}, "default"),  # the slowest run is 1 % faster than the fastest
-        ({"default": (10, 11, 12), "ring": (8, 9, 10.5)}, "default"),
-        ({"default": (10,), "ring": (5,), "ring-4ch": (4.95,), "tree": (9,)}, "ring channels=4"),
-        ({"default": (10,), "ring": (1, 30), "tree": (8,)}, "tree"),
-    ],
+    in_turn(
+        [
+            ({"default": (10,), "ring": (9.6,)}, "default"),  # once each: 5 % are noise
+            ({"default": (10,), "ring": (9.4,)}, "ring"),
+            ({"default": (10, 10.1), "ring": (9.6, 9.7)}, "ring"),  # repeated: 2 %, and apart from each other
+            ({"default": (10, 10.1), "ring": (9.85, 9.9)}, "default"),
+            ({"default": (10, 11), "ring": (9.7, 9.9)}, "default"),  # the slowest run is 1 % faster than the fastest
+            ({"default": (10, 11, 12), "ring": (8, 9, 10.5)}, "default"),
+            ({"default": (10,), "ring": (5,), "ring-4ch": (4.95,), "tree": (9,)}, "ring channels=4"),
+            ({"default": (10,), "ring": (1, 30), "tree": (8,)}, "tree"),
+        ],
+        2,
+    ),
 )
 def test_noise(runs: Mapping[str, tuple[float, ...]], want: str, tmp_path: Path) -> None:
     files = {f"{name}.{i}.log": table({1 << 10: us}) for name, values in runs.items() for i, us in enumerate(values)}
@@ -333,6 +337,7 @@ def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(
     assert min(limits) >= 3600  # how long the default takes is not known any more
 
 
+@pytest.mark.slow
 def test_channels_of_what_is_hardly_slower_than_the_own_choice(benchmark: Path) -> None:
     """A setting that is 3 % behind may be the fastest with other numbers of channels; one 20 % behind is left alone."""
     for scale, best in ((412 / 250, "ring simple channels=16"), (480 / 250, "default")):

@@ -32,7 +32,7 @@ LOADERS = bench()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.slow] if number % 30 else [])
+    pytest.param(name, marks=[pytest.mark.slow] if number else [])
     for number, name in enumerate(LOADERS.SHAPES) if not name.startswith("gzip")
 ])  # fmt: skip
 @pytest.mark.parametrize("size", [4 * 10**5, pytest.param(2 * 10**6, marks=pytest.mark.slow)])

@@ -278,6 +278,7 @@ told = [[float(one.seconds), list(map(float, one.terms.values())), [list(map(int
 BLOCKED = 'import json, sys\nsys.modules["numba"] = None\n' + TINY + "print(json.dumps([numba is not None, told]))"
 
 
+@pytest.mark.slow
 def test_without_numba_the_same_comes_out() -> None:
     """Bit by bit."""
     here: dict[str, Any] = {}

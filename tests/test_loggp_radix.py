@@ -93,10 +93,10 @@ def test_every_figure_of_a_random_machine_is_found(made: tuple[Gpus, bool]) -> N
     check(gpus, fitted(gpus, between), between)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "node", "between"),
-    [(4, 3, True), *(pytest.param(*one, marks=pytest.mark.slow) for one in
-                     [(1, 1, False), (8, 1, False), (3, 1, True), (2, 4, True)])],
+    [(4, 3, True), (1, 1, False), (8, 1, False), (3, 1, True), (2, 4, True)],
 )  # fmt: skip
 def test_every_figure_of_some_machines_is_found(device: int, node: int, between: bool) -> None:
     gpus = Gpus(

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import antiphon
 from antiphon.core.bounds import MAX_CUSTOM_BLOCKS
 from antiphon.core.serialize.schemas import MAX_FILE_TYPES
@@ -30,6 +32,7 @@ def peak_of(*words: str) -> tuple[int, int, str]:
     return code, peak, " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_a_million_pieces_of_a_small_plan_are_not_written_out(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     antiphon.save(antiphon.plan("broadcast", "line:ranks=2", planner="binomial-tree"), file)
@@ -47,6 +50,7 @@ def test_a_million_pieces_of_a_small_plan_are_not_written_out(tmp_path: Path) ->
     assert peak < WHATEVER
 
 
+@pytest.mark.slow
 def test_custom_blocks_beyond_the_limit_are_refused_before_the_bound(tmp_path: Path) -> None:
     file = tmp_path / "custom.json"
     blocks = ",".join([f'{{"pre":[{i}],"post":[{(i + 1) % 4}]}}' for i in range(4)] * (MAX_CUSTOM_BLOCKS // 4 + 1))
@@ -57,6 +61,7 @@ def test_custom_blocks_beyond_the_limit_are_refused_before_the_bound(tmp_path: P
     assert peak < WHATEVER
 
 
+@pytest.mark.slow
 def test_types_of_links_beyond_the_limit_are_refused_when_read(tmp_path: Path) -> None:
     file, count = tmp_path / "machine.json", MAX_FILE_TYPES + 1
     types = ",".join(f'{{"kind":"l","bandwidth":{10**9 + i}}}' for i in range(count))

@@ -12,7 +12,7 @@ from generate import Case, case, cases
 from goal_read import read_goal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from quick import examples, in_turn
+from quick import examples, in_turn, ordinary
 
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
@@ -97,7 +97,7 @@ def same_whatever_the_order(schedule: Schedule, machine: Topology, seed: int) ->
     assert list(files(schedule, machine)) == list(files(other, machine))
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=2 if ordinary else 25)
 @given(random=cases(most_ranks=5), seed=st.integers(0, 2**32 - 1))
 def test_no_order_of_rows_changes_anything(random: Case, seed: int) -> None:
     same_whatever_the_order(random.schedule, random.topology, seed)
@@ -124,7 +124,7 @@ def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
             break
 
 
-@pytest.mark.parametrize(("name", "every"), [*in_turn([(name, 10) for name in PLANNERS], 6), *EVERY_PLAN])
+@pytest.mark.parametrize(("name", "every"), [*in_turn([(name, 10) for name in PLANNERS], 12), *EVERY_PLAN])
 def test_no_order_of_rows_changes_what_is_said_of_a_plan(name: str, every: int) -> None:
     plans = list(planned(name, every))
     assert plans

@@ -69,7 +69,7 @@ def programs(coll: str, planner: str, topology: str) -> list[Program]:
 # ---- what is written ----
 
 
-@pytest.mark.parametrize(("number", "planner", "coll"), in_turn([(n, *which) for n, which in enumerate(PLANNERS)], 7))
+@pytest.mark.parametrize(("number", "planner", "coll"), in_turn([(n, *which) for n, which in enumerate(PLANNERS)], 13))
 def test_every_planner_in_and_out_of_place(number: int, planner: str, coll: str) -> None:
     dice = random.Random(f"{planner} {coll}")
     machines = f"full:ranks={dice.choice((2, 3, 5, 6))}", f"ring:ranks={dice.choice((3, 4, 5))}"

@@ -23,7 +23,7 @@ def files_of(kind: str, machine: str, planner: str) -> list[dict[str, Any]]:
     return [json.loads(text) for name, text in files.items() if name.endswith(".json") and isinstance(text, bytes)]
 
 
-@pytest.mark.parametrize(("machine", "planner"), [*in_turn(product(MACHINES, PLANNERS), 8), *NVLS])
+@pytest.mark.parametrize(("machine", "planner"), [*in_turn(product(MACHINES, PLANNERS), 16), *NVLS])
 def test_every_rank_loads(machine: str, planner: str) -> None:
     kinds = KINDS if planner != "nvls" else ("allreduce", "allgather", "broadcast")
     for kind in kinds:

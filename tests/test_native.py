@@ -105,7 +105,7 @@ def same(a: Array, b: Array, zeros: bool = False) -> bool:
 PLANS = listed("engine-plans")
 
 
-@pytest.mark.parametrize(("kind", "machine", "planner"), in_turn(PLANS))
+@pytest.mark.parametrize(("kind", "machine", "planner"), in_turn(PLANS, 5))
 def test_every_rank_ends_with_what_the_interpreter_says(engine: Engine, kind: str, machine: str, planner: str) -> None:
     schedule = planned(kind, machine, planner)
     data = encode(both(schedule))
@@ -168,7 +168,7 @@ def test_counts_that_are_refused(engine: Engine) -> None:
         engine.program(encode(both(planned("allreduce", "full:ranks=4", "ring")))).plan_counts(0, np.ones((4, 4)))
 
 
-@pytest.mark.parametrize("pieces", [2, 5])
+@pytest.mark.parametrize("pieces", [pytest.param(2, marks=pytest.mark.slow), 5])
 def test_pieces_go_one_after_another(engine: Engine, pieces: int) -> None:
     schedule = pipeline(planned("allreduce", "ring:ranks=4", "ring"), pieces)
     data = encode(both(schedule))
@@ -473,8 +473,9 @@ print(resident() - before, plan.needs.scratch)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "planner", "unit"), in_turn([("allreduce", "ring", 8_000_000), ("alltoall", "bruck", 2_000_000)])
+    ("kind", "planner", "unit"), [("allreduce", "ring", 8_000_000), ("alltoall", "bruck", 2_000_000)]
 )
 def test_the_memory_of_a_plan_is_there_before_its_first_run(kind: str, planner: str, unit: int) -> None:
     """Its scratch (a ring's allreduce), and what messages of several stretches are put together in (Bruck's). In a

@@ -134,6 +134,7 @@ def test_error_by_collective_and_place(
     assert row["error_above_aim"] == (aim if error is not None and error > AIMS[PLACES[nodes - 1]] else None)
 
 
+@pytest.mark.slow
 def test_figures_of_another_generation_have_a_greater_error() -> None:
     """B200 has H100's: the error that counts is the greatest by which one of its tables is off."""
     off: dict[tuple[str, str], list[float]] = {}

@@ -115,8 +115,9 @@ def notes(result: Mapping[str, Any]) -> str:
     return "\n".join(result["notes"])
 
 
+@pytest.mark.slow
 @needs_mpi
-@pytest.mark.parametrize("version", [pytest.param(22203, marks=pytest.mark.slow), 23203])
+@pytest.mark.parametrize("version", [22203, 23203])
 def test_the_fastest_setting_of_each_size(job: Job, version: int, tmp_path: Path) -> None:
     """Channels of what is nearly as fast as the own choice; what needs registered buffers is noted."""
     calls = version >= 23200  # so settings are of calls, else of communicators
@@ -257,6 +258,7 @@ def test_rccl(job: Job, tmp_path: Path) -> None:
     assert "allreduce,4000,4000,tree,simple,-1,1,2,-1,-1" in (tmp_path / "nccl-tuner.csv").read_text()
 
 
+@pytest.mark.slow
 @needs_mpi
 @needs_no_wheels
 def test_what_is_missing_is_named(job: Job, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -275,14 +277,13 @@ def test_what_is_missing_is_named(job: Job, tmp_path: Path, capfd: pytest.Captur
         (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "0"}, "sees no GPU; see nvidia-smi"),
         (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "35"}, "sees no GPU (cudaGetDeviceCount: an error); see nvidia-smi"),
     )
-    for words, environment, says in cases[2:3] if ordinary else cases:
+    for words, environment, says in cases:
         launcher = "mpiexec" if "STAND_IN_GPUS" in environment else "alone"
         job(words, {}, launcher=launcher, code=None, **environment)
         assert says in job.errors, job.errors
         assert "Traceback" not in job.errors
-    if not ordinary:  # test_run_mpi has that, without processes
-        job(f"{TUNE.replace('ranks=2', 'ranks=4')} --nbytes 4KB", {}, code=None)
-        assert "the launcher started 2 processes, this needs 4" in job.errors
+    job(f"{TUNE.replace('ranks=2', 'ranks=4')} --nbytes 4KB", {}, code=None)
+    assert "the launcher started 2 processes, this needs 4" in job.errors
     job(TUNE, {}, launcher="alone", code=None, SLURM_STEP_NUM_TASKS="8")
     assert "srun started 8 processes without a connection for MPI: add --mpi=pmix" in job.errors
 

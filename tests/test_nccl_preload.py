@@ -212,6 +212,7 @@ def test_communicators_have_rules_of_their_own(job: Job) -> None:
     assert job(BOTH, CALLS * 3, "both", hosts="abab") == [[TREE, "ncclAllReduce"] * 3] * 4
 
 
+@pytest.mark.slow
 def test_all_communicators_of_a_group_are_checked(job: Job) -> None:
     assert job(RULE, CALLS, "many") == [[TREE]] * 4
 

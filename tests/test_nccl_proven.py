@@ -26,7 +26,7 @@ BOXES = ("dgx1v", "dgx2", "dgx-a100", "hgx-h100", "hgx-h200", "hgx-b200", "mi300
 CLUSTERS = [f"cluster:box={box},boxes={boxes}" for box in BOXES for boxes in (2, 4)]
 OPTIONS = (":gpu=h100,network=ib", ":gpu=v100", ":gpu=a100,processes=one")
 EXAMPLES = [entry.can.example for entry in table("topology").values()]
-MACHINES = [*in_turn(EXAMPLES, 5), *(pytest.param(spec, marks=pytest.mark.slow) for spec in CLUSTERS)]
+MACHINES = [*in_turn(EXAMPLES, 12), *(pytest.param(spec, marks=pytest.mark.slow) for spec in CLUSTERS)]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -79,6 +79,7 @@ def test_a_prediction_that_beats_the_bound_is_refused_with_both_figures(capsys: 
     assert "ranks {0-3} can send out only 16 GB/s" in error
 
 
+@pytest.mark.slow
 def test_tune_compares_with_schedules_where_the_model_of_nccl_is_refused() -> None:
     tuning = antiphon.tune(
         "broadcast",
@@ -121,6 +122,7 @@ def test_a_fragment_without_a_ring_has_figures(kind: str, capsys: pytest.Capture
     assert row["seconds"] >= float(bound(machine, wanted).seconds(10**9))
 
 
+@pytest.mark.slow
 def test_over_pcie_alone_no_bound_of_the_links_counts() -> None:
     """GPUs 0 and 7 share no link. The bound counts relays over others; NCCL takes PCIe, which the machine lacks."""
     (row,) = antiphon.predict(Collective("reducescatter", 8, (0, 7)), "1KB", topology="dgx1v", library="nccl")

@@ -142,6 +142,7 @@ def test_rules_of_rccl_say_what_was_measured() -> None:
     assert "left to NCCL: 1 range: its gain was measured with a chunk size, which this format cannot state" in notes
 
 
+@pytest.mark.slow
 def test_no_advice_to_measure_what_was_measured() -> None:
     spans: list[Span] = [(0, 1000, None), (1000, 70_000, nccl("default")), (70_000, None, nccl("pat ll", chunk=2**19))]
     for name in ("nccl-tuner", "nccl-csv"):

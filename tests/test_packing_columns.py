@@ -229,6 +229,7 @@ def test_rounding_is_feasible_where_no_exact_basis_is_found(monkeypatch: pytest.
     assert packing.rate <= packing.bound <= packing.rate * Fraction(1001, 1000)
 
 
+@pytest.mark.slow
 def test_symmetries_that_commute_on_the_roots_only_make_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rotations along two axes of the ranks, which exchange switches 0 and 1, and 1 and 2."""
     ranks, switches = 264, 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -29,7 +30,9 @@ def same_rows(one: Plan, other: Plan) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(*columns, strict=True))
 
 
-@pytest.mark.parametrize("name", ["hangs", "sleeps", "ignores_stops"])
+@pytest.mark.parametrize(
+    "name", ["hangs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sleeps", "ignores_stops"))]
+)
 def test_the_best_plan_until_then_is_kept(added: Add, name: str) -> None:
     added(name)
     plan = antiphon.plan(*RING, planner=name, budget=0.2)
@@ -40,8 +43,8 @@ def test_the_best_plan_until_then_is_kept(added: Add, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "name"),
-    [("planning", ""), ("computing the bound", "bound"), ("verifying a schedule", "verify_schedule"),
-     ("predicting how long a plan takes", "prepare")],
+    in_turn([("planning", ""), ("computing the bound", "bound"), ("verifying a schedule", "verify_schedule"),
+             ("predicting how long a plan takes", "prepare")]),
 )  # fmt: skip
 def test_without_a_plan_it_says_what_was_stopped(
     capsys: Capture, added: Add, monkeypatch: pytest.MonkeyPatch, stage: str, name: str
@@ -101,6 +104,7 @@ def test_errors_and_words_of_a_planner_come_through(monkeypatch: pytest.MonkeyPa
     assert words
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_best_so_far(added: Add) -> None:
     added("interrupts_who_asked")
     plan = antiphon.plan(*RING, planner="interrupts_who_asked", budget=600, progress=lambda text: None)

@@ -167,7 +167,7 @@ def test_every_leaf(name: str) -> None:
     stated = [place for place in places if place[2:3] == ("claims",) or "provenance" in place]
     others = [place for place in places if place not in set(stated)]
     if quick.ordinary:
-        stated, others = stated[:: max(1, len(stated) // 12)], others[:: max(1, len(others) // 5)]
+        stated, others = stated[:: max(1, len(stated) // 6)], others[:: max(1, len(others) // 3)]
     accepted = []
     for place in [*stated, *others]:
         for value in changes(leaf(tree, place)):

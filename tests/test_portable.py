@@ -46,7 +46,8 @@ def test_fits_do_not_depend_on_the_kernel_of_blas(bench: Any, fits: int) -> None
     assert result["changed by last bits"] == []
 
 
-@pytest.mark.parametrize("plans", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("plans", [2])
 def test_a_plan_does_not_depend_on_what_numpy_uses_of_the_processor(bench: Any, plans: int) -> None:
     try:
         kernels = bench.usable(("Haswell", bench.NO_AVX512))
@@ -163,6 +164,7 @@ RUNNING = {
 }
 
 
+@pytest.mark.slow
 def test_planning_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
     """Everything but runs works without, in a process from which all of that was removed."""
     lines = [*PLANNING.splitlines(), *RUNNING]

@@ -28,7 +28,8 @@ def device(mpi: Mpi, folder: Path, arguments: list[str], **settings: str) -> Run
     return run
 
 
-@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True])
 def test_buffers_of_a_gpu_go_to_mpi(mpi: Mpi, folder: Path, cuda: Path, late: bool) -> None:
     """Of five rounds two have buffers of the host alone; in another round one call does not see that of the GPU.
     `late`: the driver is loaded while the program runs."""

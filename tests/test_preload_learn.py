@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from mpi_env import Mpi
+from quick import ordinary
 from test_preload import Run, compiled, folder
 
 import antiphon
@@ -50,7 +51,8 @@ def learned(run: Run, kind: str, nbytes: int) -> dict[str, Any]:
     return dict(row)
 
 
-@pytest.mark.parametrize("calls", [900, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [900, 10_000])
 def test_drawn_times_and_delays(mpich: Mpi, folder: Path, calls: int) -> None:
     """Times differ between processes and the fastest candidate changes: all choose alike, or they would not end."""
     command = [compiled(folder, mpich, "drawn"), str(calls), "255"]
@@ -107,6 +109,7 @@ print("right" if MPI.COMM_WORLD.rank == 0 else "", end="")
 """
 
 
+@pytest.mark.slow
 def test_what_another_job_has_learned_meanwhile_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> None:
     file, line = tmp_path / "learned.txt", "broadcast\t9\t1\t8000\t0\t4\t2\t0.2\t0.1\t0.3\t1\tthe library\n"
     program = OTHER_JOB.format(file=str(file), text=f"{HEADER}\n{line}")
@@ -122,6 +125,7 @@ def test_what_another_job_has_learned_meanwhile_stays(mpich: Mpi, folder: Path, 
     assert "no file of what was learned; it stays as it is" in run.warnings[0]
 
 
+@pytest.mark.slow
 def test_sizes_are_stated_before_a_search_has_ended(mpich: Mpi, folder: Path) -> None:
     command = [compiled(folder, mpich, "drawn"), "8", "0"]
     run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARN="1").right()
@@ -157,13 +161,14 @@ def test_files_of_what_was_learned_that_are_none(tmp_path: Path, text: str, prob
 
 def test_a_clear_case(mpich: Mpi, folder: Path) -> None:
     command = [compiled(folder, mpich, "drawn"), "400", "0"]
-    for times, planner in (("1:3", "ring"), ("3:1", "the library")):
+    for times, planner in (("1:3", "ring"), ("3:1", "the library"))[: 1 if ordinary else 2]:
         run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARN="1", ANTIPHON_TRIED=times).right()
         row = learned(run, "allreduce", 64_000)
         assert [(choice["planner"], choice["why"]) for choice in row["choices"]] == [(planner, "first search")], times
         assert row["choices"][0]["call"] <= 60
 
 
+@pytest.mark.slow
 def test_candidates_in_turn(mpich: Mpi, folder: Path) -> None:
     """For recording calls: of 300 calls every second has 64 KB, of which four fifths are allreduces."""
     command, turns = [compiled(folder, mpich, "drawn"), "300", "0"], "turns:1x4,1x8,2x4,0x4"

@@ -23,6 +23,7 @@ def sums(mpi: Mpi, folder: Path, path: Path, sizes: list[int], **settings: str) 
     return Run(mpi, folder, 2, command, [path], **settings).right()
 
 
+@pytest.mark.slow
 def test_the_first_calls_go_both_ways_and_the_others_one_way(openmpi: Mpi, folder: Path) -> None:
     sizes = [1000, 40000, 400000]
     # who was slowest counts: process 0 by itself would keep to the plan
@@ -48,6 +49,7 @@ def tried(mpi: Mpi, folder: Path, ranks: int, times: str, kind: str, *how: str) 
     return run.served(kind, 2 if "halves" in how else ranks), both, slower
 
 
+@pytest.mark.slow
 def test_a_clear_difference_decides_after_four_calls(openmpi: Mpi, folder: Path) -> None:
     path = table(folder, 2)
     for times, expected in [

@@ -34,6 +34,7 @@ def test_in_place_only_the_result_is_written(mpi: Mpi, folder: Path, ranks: int)
         assert run.left == {}
 
 
+@pytest.mark.slow
 def test_a_program_may_have_functions_of_the_same_names(mpi: Mpi, folder: Path) -> None:
     """Also where they can be found by other libraries, as in a program that loads plug-ins."""
     program = compiled(folder, mpi, "names", "-rdynamic")

@@ -98,7 +98,9 @@ def check_all(name: str, kind: str, nbytes: int) -> None:
         assert own["seconds"] == priced.seconds == pytest.approx((best.speedup or 0) * best.seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("hgx-h100", "broadcast"), ("ring:ranks=5", "allgather")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [pytest.param("hgx-h100", "broadcast", marks=pytest.mark.slow), ("ring:ranks=5", "allgather")]
+)
 def test_whoever_asks_is_told_the_same(name: str, kind: str) -> None:
     check_all(name, kind, 1600)
 
@@ -116,6 +118,7 @@ def test_whoever_asks_at_whatever_size(name: str, kind: str, nbytes: int) -> Non
     check_all(name, kind, nbytes)
 
 
+@pytest.mark.slow
 def test_a_job_is_told_the_same_of_a_group_that_no_model_of_nccl_knows() -> None:
     machine = topology("cluster:box=hgx-h100,boxes=2")
     plan = antiphon.plan("allreduce", machine, planner="ring", ranks=[0, 1, 8])

@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -155,11 +156,16 @@ def test_exports_leave_out_what_is_left_to_nccl(broadcast: antiphon.Tuning, name
         antiphon.export(replace(broadcast.plan, entries=tuple(left)), name)
 
 
-def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path) -> None:
-    """MSCCL++ has no reduction by switches alone; the note says what the runner-up costs."""
-    made = antiphon.tune(
+@cache
+def tuned_reduce() -> antiphon.Tuning:
+    return antiphon.tune(
         "reduce", "hgx-h100", nbytes="1MB", planners=["nvls", "binomial-tree"], model="alpha-beta", search=HERE
     )
+
+
+def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path) -> None:
+    """MSCCL++ has no reduction by switches alone; the note says what the runner-up costs."""
+    made = tuned_reduce()
     assert made.ranges[0].candidate.planner == "nvls"
     files = antiphon.export(made, "mscclpp-json", tmp_path)
     (note,) = files.notes
@@ -175,9 +181,7 @@ def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path)
 
 def test_a_range_that_is_left_to_nccl_stops_no_runner_up() -> None:
     """By plain data the trees of small calls are no faster than NCCL; nvls, behind them, cannot be written."""
-    tuning = antiphon.tune(
-        "reduce", "hgx-h100", nbytes="1MB", planners=["nvls", "binomial-tree"], model="alpha-beta", search=HERE
-    )
+    tuning = tuned_reduce()
     tree = antiphon.plan("reduce", "hgx-h100", planner="binomial-tree")
     seconds = antiphon.predict(tree, 512, model="calls")[0]["seconds"]
     claims = {"model": "calls", "at": 512, "seconds": seconds, "speedup": 1.01, "reference": "nccl"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import record_tunings
+from quick import in_turn
 
 from antiphon import registry
 from antiphon.select import Tuning, tune, tuner
@@ -66,11 +67,11 @@ def test_a_recording_gives_the_same_result(recorded: tuple[Path, Tuning], tmp_pa
     assert is_replayed(tuned(changed(folder, tmp_path, reword)))
 
 
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("options", in_turn([
     {"nbytes": [1000]}, {"effort": 4.0}, {"seed": 1}, {"budget": 50.0}, {"deterministic": True}, {"ranks": [0, 1]},
     {"planners": ["ring"]}, {"nccl": False}, {"shortlist": 1}, {"sweep": {"pieces": (1, 2)}}, {"kind": "allreduce"},
     {"profile": "loggp-delta", "model": "loggp"},
-])  # fmt: skip
+], 3))  # fmt: skip
 def test_another_request_is_planned(options: dict[str, Any], recorded: tuple[Path, Tuning], tmp_path: Path) -> None:
     assert not is_replayed(tuned(changed(recorded[0], tmp_path, reword), **options))
 
@@ -130,7 +131,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", in_turn(DAMAGES, 3))
 def test_a_recording_that_is_not_right_is_ignored(
     name: str, recorded: tuple[Path, Tuning], tmp_path: Path
 ) -> None:  # fmt: skip

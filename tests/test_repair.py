@@ -51,7 +51,7 @@ def hops(schedule: Schedule, machine: Topology) -> set[tuple[int, int, int]]:
     return {*zip(schedule.op.tolist(), schedule.src.tolist(), schedule.dst.tolist(), strict=True)}
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 32))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(32) if seed != 1)])
 def test_repaired_plans_of_random_machines(seed: int) -> None:
     """Every repaired plan is verified when it is made, and none beats the bound of the degraded machine."""
     rng = random.Random(seed)
@@ -83,12 +83,18 @@ def test_repaired_plans_of_random_machines(seed: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "machine", "options", "planner", "kept", "gap"),
     [
-        ("allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_links": "host0/gpu0-host0/nvswitch"}, "trees", 0.85, 1.05),
+        pytest.param(
+            "allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_links": "host0/gpu0-host0/nvswitch"}, "trees", 0.85,
+            1.05, marks=pytest.mark.slow,
+        ),
         pytest.param(
             "allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_nics": "9"}, "trees", 0.75, 1.1, marks=pytest.mark.slow
         ),
-        ("allreduce", "cluster:box=dgx1v,boxes=2", {"drop_nics": "host0/nic1"}, "trees", 0.5, 1.15),  # a shared limit
-        ("allreduce", "torus:dims=3x3", {"drop_links": "0-1"}, "trees", 0.75, 1.1),
+        pytest.param(  # a shared limit
+            "allreduce", "cluster:box=dgx1v,boxes=2", {"drop_nics": "host0/nic1"}, "trees", 0.5, 1.15,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("allreduce", "torus:dims=3x3", {"drop_links": "0-1"}, "trees", 0.75, 1.1, marks=pytest.mark.slow),
         pytest.param("allreduce", "torus:dims=4x4", {"drop_links": "0-1"}, "trees", 0.85, 1.1, marks=pytest.mark.slow),
         ("allgather", "torus:dims=4x4", {"drop_ranks": [5]}, "trees", 0.7, 1.1),
         pytest.param(  # new trees are 4 % faster
@@ -127,13 +133,14 @@ def test_allreduces_that_fill_their_links_soon_are_repaired(
     assert 1e9 / float(antiphon.bound("allreduce", broken).bytes_per_second) >= least * seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "trees", "rate"),
     [
         ("torus:dims=4x4", 24, 0.93),
-        pytest.param("torus:dims=3x3x3", 54, 0.91, marks=pytest.mark.slow),
-        pytest.param("cluster:box=dgx1v,boxes=2", 8, 1, marks=pytest.mark.slow),
-        pytest.param("torus:dims=4x5", 22, 0.94, marks=pytest.mark.slow),  # chunks of three sizes
+        ("torus:dims=3x3x3", 54, 0.91),
+        ("cluster:box=dgx1v,boxes=2", 8, 1),
+        ("torus:dims=4x5", 22, 0.94),  # chunks of three sizes
     ],
 )
 def test_few_of_many_trees_load_links_alike(machine: str, trees: int, rate: float) -> None:
@@ -217,6 +224,7 @@ def test_links_are_matched_by_their_ends_and_kinds() -> None:
     assert (matched < 0).sum() == whole.links - broken.links == 6
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
     """However often a plan is repaired, its first planner is named; without claims, the schedule names it."""
     plan = antiphon.plan("allreduce", "full:ranks=4", planner="recursive-doubling")
@@ -228,17 +236,6 @@ def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
     without_claims = replace(old, entries=tuple(replace(entry, claims={}) for entry in old.entries))
     plan = repair(without_claims, degrade("ring:ranks=4", drop_links="0-1"))
     assert plan.entries[0].claims["repaired"]["planner"] == "relay"
-
-
-def test_every_range_of_a_table_is_repaired() -> None:
-    search = antiphon.Search(workers="none")
-    planners = ["ring", "recursive-doubling"]
-    tuning = antiphon.tune("allreduce", "full:ranks=4", nbytes="1KB:1MB:1000", planners=planners, search=search)
-    old = tuning.plans["allreduce"]
-    assert len(old.entries) > 1
-    plan = repair(old, degrade("full:ranks=4", drop_links="0-1"))
-    assert [(e.start, e.stop) for e in plan.entries] == [(e.start, e.stop) for e in old.entries]
-    assert antiphon.verify(plan)
 
 
 @pytest.mark.parametrize(
@@ -305,15 +302,15 @@ def test_the_command_with_roots_groups_and_remaining_ranks(
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["plan", "allreduce", "dgx1v", "--planner", "trees", "-o", "old.json"]) == 0
-    assert run(["topology", "degrade", "dgx1v", "--drop", "0-3:1", "--drop", "ranks=6", "-o", "broken.json"]) == 0
+    assert run(["plan", "allreduce", "full:ranks=5", "--planner", "trees", "-o", "old.json"]) == 0
+    assert run(["topology", "degrade", "full:ranks=5", "--drop", "0-1", "--drop", "ranks=4", "-o", "broken.json"]) == 0
     capsys.readouterr()
     assert run(["plan", "allreduce", "broken.json", "--repair", "old.json", "-o", "new.json"]) == 0
-    kept = antiphon.load("new.json").entries[0].claims["repaired"]["kept"]
-    assert 0 < kept < 84
+    repaired = antiphon.load("new.json").entries[0].claims["repaired"]
+    assert 0 < repaired["kept"] < repaired["transfers"]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"kept {kept} of 84 transfers")
-    assert lines[1].startswith("allreduce on dgx1v degraded, repaired: ")
+    assert lines[0].startswith(f"kept {repaired['kept']} of {repaired['transfers']} transfers")
+    assert lines[1].startswith("allreduce on full:ranks=5 degraded, repaired: ")
     assert lines[-2].startswith("  at 1GB:  ")
     assert lines[-1] == "  sliced:    for this size, by default; --nbytes names another"
     assert run(["verify", "new.json", "--proof"]) == 0
@@ -333,7 +330,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "plan --repair old.json": "name the degraded machine",
         "plan allgather broken.json --repair old.json": "unknown collective in old.json",
         "plan broken.json --repair old.json --planner ring": "--planner: cannot be combined with --repair",
-        "plan ring:ranks=4 --repair old.json": "the plan is for 8 ranks, ring:ranks=4 has 4",
+        "plan ring:ranks=4 --repair old.json": "the plan is for 5 ranks, ring:ranks=4 has 4",
         "plan broken.json --repair nowhere.json": "nowhere.json: cannot be read",
     }.items():
         assert run(line.split()) == 2

@@ -10,7 +10,6 @@ import pytest
 from pages import Page
 
 import antiphon
-from antiphon.core.reshape import only
 from antiphon.select import Tuning, tune
 from antiphon.show.pictures.chart import chart_svg, frame_of
 from antiphon.topologies import topology
@@ -58,15 +57,6 @@ def test_the_chart_is_a_picture_by_itself(tuned: Tuning) -> None:
     single = tune("allgather", topology("ring:ranks=3"), nbytes="1MB", workers=0, planners=["ring"])
     ElementTree.fromstring(chart_svg(single))
     assert Page(antiphon.pages.report(single)).data["groups"]
-
-
-def test_an_allocation_without_a_ring_says_what_nccl_would_do() -> None:
-    left = only(topology("dgx1v"), [1, 4, 5, 6])
-    whole = topology("dgx1v")
-    found = tune("broadcast", left, ranks=[1, 4, 5, 6], nbytes="1MB", workers=0, planners=["relay"], against=whole)
-    notes = Page(antiphon.pages.report(found)).data["notes"]
-    assert any("NCCL falls back to PCIe" in note for note in notes)
-    assert set(found.notes) <= set(notes)
 
 
 @pytest.mark.slow

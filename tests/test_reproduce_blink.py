@@ -43,7 +43,8 @@ def least(table: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return min(tuple(table[a][b] for i, a in enumerate(order) for b in order[:i]) for order in orders)
 
 
-@pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p"], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dgx1v", "dgx1p"])
 def test_allocations_against_renumbering(name: str) -> None:
     table = widths(antiphon.topology(name))
     kinds: dict[tuple[int, ...], list[tuple[int, ...]]] = {}

@@ -45,7 +45,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("name", in_turn(SCHEDULES, 8))
+@pytest.mark.parametrize("name", in_turn(SCHEDULES, 16))
 @pytest.mark.parametrize("in_place", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_right_schedules_are_right_with_every_type_and_operator(name: str, in_place: bool) -> None:
     combining = SCHEDULES[name].collective.combining

@@ -15,7 +15,7 @@ import mpi_env
 import numpy as np
 import pytest
 from mpi_cases import check_cases, everything, sample, schedules
-from quick import in_turn
+from quick import crossed
 
 import antiphon
 from antiphon.cli import run
@@ -148,6 +148,7 @@ def test_a_launcher_may_start_the_command_itself(tmp_path: Path, count: int, cod
     assert ("the launcher started 2 processes, this needs 3" in done.stderr) == (code == 2)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_what_a_process_meets_is_told() -> None:
     schedule = schedules()[1]
@@ -242,8 +243,7 @@ def test_mpi_is_measured_without_threads_unless_the_user_wants_them(wanted: str 
 # ---- without MPI ----
 
 
-@pytest.mark.parametrize("in_place", in_turn([False, True], 3))
-@pytest.mark.parametrize("op", [*OPERATORS])
+@pytest.mark.parametrize(("op", "in_place"), crossed(OPERATORS, [False, True]))
 def test_right_results_count_as_right_and_wrong_ones_as_wrong(op: str, in_place: bool) -> None:
     for number in (0, 2, 8, 13, 20):
         schedule = schedules()[number]

@@ -215,7 +215,7 @@ def forgeries() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "forge"), in_turn(list(forgeries()), 3), ids=lambda value: value if isinstance(value, str) else ""
+    ("name", "forge"), in_turn(forgeries(), 6), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_what_is_no_answer_is_sought_anew_and_replaced(name: str, forge: Any, tmp_path: Path, watched: Watched) -> None:
     cache = Cache(tmp_path / "sccl")

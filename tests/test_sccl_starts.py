@@ -59,12 +59,14 @@ def improved(spec: str, kind: str, seed: int) -> list[tuple[Move, ...]]:
     return algorithms
 
 
-@pytest.mark.parametrize(("kind", "spec"), crossed(["allgather", "broadcast", "alltoall"], MACHINES, 3))
+@pytest.mark.parametrize(("kind", "spec"), crossed(["allgather", "broadcast", "alltoall"], MACHINES, 6))
 def test_improved_algorithms_are_right_and_depend_on_the_seed_alone(kind: str, spec: str) -> None:
     assert improved(spec, kind, 3) == improved(spec, kind, 3)
 
 
-@pytest.mark.parametrize("kind", ["allgather", pytest.param("reducescatter", marks=pytest.mark.slow), "allreduce"])
+@pytest.mark.parametrize(
+    "kind", ["allgather", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("reducescatter", "allreduce"))]
+)
 def test_what_is_too_large_is_planned_and_improved(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The torus 4x4 as if it were too large: at the bound for all that have the shape of an allgather."""
     monkeypatch.setattr(starts, "MOST_SEARCHED", 0)
@@ -94,6 +96,7 @@ def test_more_ranks_than_are_searched_have_the_plans_of_quick_planners() -> None
         next(iter(sccl(Request(machine, request.collective, effort=1.0), cache=False)))
 
 
+@pytest.mark.slow
 def test_four_boxes_in_a_ring_meet_the_bound() -> None:
     """What search alone does not find in minutes, whatever the ranks are called; chunks are cut in two for it."""
     box = topology("dgx1v_sccl")

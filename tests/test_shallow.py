@@ -62,6 +62,7 @@ def test_two_steps_around_a_switch(spec: str, ratio: Fraction, kind: str) -> Non
     assert inverse(made, machine) == ratio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "kind", "most"),
     in_turn(
@@ -81,6 +82,7 @@ def test_a_gigabyte(spec: str, kind: str, most: float) -> None:
     assert alpha_beta(made, machine)(GB).seconds <= most * float(bound(machine, wanted).seconds(GB))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "nbytes"), crossed(["broadcast", "reduce"], [2**20, 2**22]))
 def test_a_ring_at_its_bound(kind: str, nbytes: int) -> None:
     """The shorter branch of a tree may start later, so that no link idles."""
@@ -131,6 +133,7 @@ def test_128_and_512_ranks() -> None:
     assert made.steps <= 8
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @example(1032732)  # links a millionth as wide as the unit
 @given(st.integers(0, 2**32 - 1))
@@ -156,6 +159,7 @@ def test_random_machines(seed: int) -> None:
     assert all(one["depth"] <= options.get("depth", one["depth"]) for one in forests)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
@@ -212,6 +216,7 @@ def test_options_give_the_schedule_again() -> None:
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
 
 
+@pytest.mark.slow
 def test_an_allreduce_where_no_link_has_one_back() -> None:
     """Both forests are then looked for, each on its own machine."""
     wire = LinkType("nvlink", Fraction(1), 1e-6)

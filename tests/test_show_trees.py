@@ -106,6 +106,7 @@ def test_an_allreduce_goes_up_and_down_the_same_tree() -> None:
     assert all(Fraction(share, 24) * Fraction(24, 7) <= wide[pair] for pair, share in load.items())
 
 
+@pytest.mark.slow
 def test_of_many_roots_those_of_one_are_drawn() -> None:
     first = grown("allgather", "dgx1v", "trees", pieces=1)
     other = grown("allgather", "dgx1v", "trees", 5, pieces=1)
@@ -180,7 +181,7 @@ def test_ranks_stand_as_in_the_picture_of_the_machine(spec: str) -> None:
 @pytest.mark.parametrize(("kind", "spec", "planner"), in_turn([
     ("allreduce", "dgx1v", "trees"), ("broadcast", "mi250", "relay"), ("allreduce", "dgx1p", "ring"),
     ("broadcast", "dgx2", "ring"), ("allgather", "cluster:box=dgx1v,boxes=2", "relay"),
-], 2))  # fmt: skip
+], 3))  # fmt: skip
 def test_arrows_go_from_rim_to_rim_and_over_no_other_rank(kind: str, spec: str, planner: str) -> None:
     for panel in panels(drawn(*made(kind, spec, planner))):
         places = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(panel, "circle")]
@@ -212,7 +213,9 @@ def test_hops_through_a_switch_follow_its_links_where_that_is_clear() -> None:
     assert len(shafts) == len(elements(chain, "polygon")) == 7  # seven ranks send through it: straight
 
 
-@pytest.mark.parametrize(("spec", "planner"), [("torus:dims=5x8", "relay"), ("dgx2", "ring")])
+@pytest.mark.parametrize(
+    ("spec", "planner"), [pytest.param("torus:dims=5x8", "relay", marks=pytest.mark.slow), ("dgx2", "ring")]
+)
 def test_lines_stay_between_the_title_and_the_caption(spec: str, planner: str) -> None:
     picture = drawn(*made("broadcast", spec, planner))
     for panel in panels(picture):
@@ -252,7 +255,7 @@ PLANNERS = [name for name, entry in table("planner").items() if not entry.can.pr
 @pytest.mark.parametrize(
     "planner",
     in_turn(
-        [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)], 6
+        [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)], 12
     ),
 )
 def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:

@@ -92,6 +92,7 @@ def test_three_of_four_processes_of_pytorch_go_on(table: Path, store: Any, how: 
     assert [texts[rank][0] for rank in (0, 2, 3)] == [f"{rank} error\n{rank} trees\n" for rank in (0, 2, 3)]
 
 
+@pytest.mark.slow
 def test_three_of_four_processes_of_mpi_go_on(
     openmpi: Mpi, table: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -115,6 +116,7 @@ def test_three_of_four_processes_of_mpi_go_on(
 NO_PLANS = "antiphon: no table has plans for what ANTIPHON_DEAD names; the MPI library does it all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("known", "warnings"), [(",1,1,1", []), ("1,2,2,2", [NO_PLANS])])
 def test_what_one_process_knows_to_be_dead_is_dead_for_all(
     openmpi: Mpi, table: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, known: str, warnings: list[str]

@@ -127,6 +127,7 @@ def test_open_mpi_runs_by_the_rules(openmpi: Mpi, compiled: Callable[[Mpi], Path
             assert seen[0] == ["seen", kind, *map(str, choice)], (kind, nbytes)
 
 
+@pytest.mark.slow
 def test_the_listener_of_the_page(openmpi: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
     (text,) = blocks("c")
     (tmp_path / "openmpi_seen.c").write_text(text)
@@ -185,6 +186,7 @@ def told(file: str, kind: str) -> dict[str, Any]:
     return mpich(FORCED[kind][0], file, **FORCED[kind][2])
 
 
+@pytest.mark.slow
 def test_mpich_says_which_files_it_reads(mpich: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
     told = {
         "name": "MPICH",

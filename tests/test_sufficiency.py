@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 from antiphon.cost import prepare
 from antiphon.isolate import Ended, Lost, PoolTerms, as_done, can_fork
@@ -82,6 +83,7 @@ def wait_or_speak(job: str, say) -> None:  # type: ignore[no-untyped-def]
     say(job)
 
 
+@pytest.mark.slow
 def test_work_that_is_not_wanted_any_more_is_ended() -> None:
     spoken: set[str] = set()
     terms: PoolTerms[str] = PoolTerms(wait_or_speak, workers=2)
@@ -133,6 +135,7 @@ def test_synthesis_is_tried_unasked_where_some_ranks_are_not_joined() -> None:
     assert tried == {"hgx-h100": False, "full:ranks=6": False, "dgx1v": True, "mi250": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "planners", "nbytes"),
     [
@@ -173,7 +176,7 @@ SIMULATED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("planner", SIMULATED)
+@pytest.mark.parametrize("planner", in_turn(SIMULATED, 3))
 def test_a_simulation_takes_less_than_what_it_does_not_reach(planner: str) -> None:
     machine = topology("delta:nodes=4")
     schedule = plan("allgather", machine, planner=planner).entries[0].schedule

@@ -84,6 +84,7 @@ def test_machines_on_the_front_are_best_for_their_price(result: SweepResult) -> 
         assert bool(m.on_front) == (not beaten)
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_from_the_store_and_equal_machines_are_planned_once(tmp_path: Path) -> None:
     text = STUDY.replace("ranks = [4, 5]", "ranks = [4]").replace("full:ranks=4,", "full:ranks=3,")
     text += '\n[[machines]]\ntopology = "ring:ranks=3,bandwidth=10GB/s"\n'  # three ranks in a ring are a full mesh
@@ -119,6 +120,7 @@ def test_plans_that_were_cut_short_are_not_stored(
     assert list(Store(tmp_path).entries()) == []
 
 
+@pytest.mark.slow
 def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path: Path) -> None:
     text = STUDY.replace("ranks = [4, 5]", "ranks = [1, 4]")
     result = run_sweep(read_sweep_file(write(tmp_path, text)), engine="processes:1")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 SIZE = 4
 CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups", "several"]
-CHECKS = [*CALLS, "learns", "monitored", "at_once", "training", "tables", "late", "killed"]
+CHECKS = [*CALLS, "learns", "monitored", "at_once", "tables", "late", "killed"]
 Found = list[dict[str, Any]]
 
 
@@ -79,7 +79,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
     def launched(folder: Path) -> Found:
         table = str(tables(folder))
-        results, codes, said = launch(folder, SIZE, CHECKS, ANTIPHON_TABLE=table, ANTIPHON_TEST_STEPS="8")
+        results, codes, said = launch(folder, SIZE, CHECKS, ANTIPHON_TABLE=table)
         assert codes == [0, 0, 0, -9], said  # the last is killed in the last check
         return results
 
@@ -122,12 +122,6 @@ def test_a_call_that_is_waited_for_is_carried_out_by_who_makes_it_and_hears_of_s
     for one in found[:-1]:
         assert one["at_once"]["threads"] == ["MainThread", "antiphon", "antiphon"]
     assert found[0]["at_once"]["heard"] == 1, "the handler ran before the call was over"
-
-
-def test_training_is_as_by_gloo(found: Found) -> None:
-    for rank in range(SIZE - 1):
-        assert found[rank]["training"]["ddp torch.float32"] <= 1e-6
-        assert found[rank]["training"]["fsdp torch.float64"] <= 1e-9
 
 
 def test_a_wrong_table_is_told_to_all(found: Found) -> None:

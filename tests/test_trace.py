@@ -221,6 +221,7 @@ def test_too_few_and_too_many(two: list[str], monkeypatch: pytest.MonkeyPatch) -
 # ---- read by Perfetto itself ----
 
 
+@pytest.mark.slow
 def test_perfetto_reads_a_simulation(tmp_path: Path) -> None:
     made = antiphon.plan("allreduce", "dgx1v", planner="multi-ring")
     (row,) = antiphon.traces.simulate(made, "1MB", model="critical-path", trace=tmp_path / "trace.json")

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from lab_env import why_no_lab
 from perfetto_env import opened
+from quick import crossed
 
 import antiphon
 from antiphon.cli import run
@@ -87,10 +88,9 @@ def job() -> Iterator[Callable[..., Job]]:
 
 
 @needs_cc
-@pytest.mark.parametrize("op", ["sum", "avg"])
-@pytest.mark.parametrize(("kind", "spec", "planner"), [
+@pytest.mark.parametrize(("kind", "spec", "planner", "op"), crossed([
     ("allreduce", "dgx1v", "multi-ring"), ("alltoall", "full:ranks=5", "direct"), ("broadcast", "dgx1v", "blink"),
-])  # fmt: skip
+], ["sum", "avg"], 2))  # fmt: skip
 def test_a_record_for_every_operation(job: Callable[..., Job], kind: str, spec: str, planner: str, op: str) -> None:
     """Those of the program, each with its peer, bytes and time in the program, within its call."""
     made = antiphon.plan(kind, spec, planner=planner)

@@ -13,6 +13,7 @@ from entries import direct
 from generate import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from small_plans import full
 
 from antiphon.core import reshape
@@ -193,7 +194,7 @@ def test_relations_that_do_not_meet(make: Callable[[], Schedule], message: str) 
         make()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_random_groups_put_together(data: st.DataObject) -> None:
     """Boxes of random sizes, in a random order of ranks; across, by the stretches that their ranks hold."""

@@ -10,7 +10,7 @@ from entries import alpha_beta, blink, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
-from quick import crossed, examples, in_turn, some
+from quick import crossed, examples, in_turn, ordinary, some
 from small_plans import wanted
 
 import antiphon
@@ -102,7 +102,7 @@ def test_eight_gpus_of_dgx1v() -> None:
     assert found["few"] == "5 trees, the fewest: proved"
 
 
-@pytest.mark.parametrize(("spec", "steps"), in_turn([("ring:ranks=8", 7), ("line:ranks=4", 3), ("line:ranks=5", 4)], 3))
+@pytest.mark.parametrize(("spec", "steps"), in_turn([("line:ranks=4", 3), ("line:ranks=5", 4), ("ring:ranks=8", 7)]))
 def test_two_sums_are_exchanged_over_the_middle_link(spec: str, steps: int) -> None:
     """With an odd number of links on its longest path, a tree takes one step fewer; on a ring no schedule is faster."""
     topology = machine(spec)
@@ -249,7 +249,7 @@ def test_pieces_are_the_best_by_the_model(spec: str) -> None:
 
 def test_blink_is_within_its_threshold() -> None:
     """Of the optimum, 5 % unless told otherwise, on every allocation; with as few trees as published on all GPUs."""
-    for name, gpus in every_allocation()[::12]:
+    for name, gpus in every_allocation()[:: 36 if ordinary else 12]:
         topology = allocation(name, gpus)
         for kind in ("broadcast", "allreduce"):
             collective = wanted(kind, len(gpus))

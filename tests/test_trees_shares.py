@@ -86,7 +86,8 @@ def plan_of(spec: str, kind: str, **options: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("kind", in_turn(["broadcast", "allgather", pytest.param("allreduce", marks=pytest.mark.slow)]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["broadcast", "allgather", "allreduce"])
 def test_a_machine_with_limits(kind: str) -> None:
     """Its linear program has a denominator of six digits."""
     assert "rounding" in plan_of("dgx1v:pcie=true", kind)

@@ -127,6 +127,7 @@ def test_an_interrupted_sweep_keeps_what_it_has() -> None:
 # ---- models with options ----
 
 
+@pytest.mark.slow
 def test_the_first_call_of_a_model_is_no_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes longer than a candidate may, here and in a worker."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

@@ -85,6 +85,7 @@ def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, can: PlannerCapabilit
     return Entry("its_planner:planner", "somebody's", can)
 
 
+@pytest.mark.slow
 def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPatch, added: Callable[..., None]) -> None:
     def slow(request: Request, **options: Any) -> Any:
         if options == {"pieces": 8}:
@@ -138,6 +139,7 @@ def test_marks_tell_schedules_apart() -> None:
     assert len({fingerprint(one) for one in [plan, *others]}) == 1 + len(others)
 
 
+@pytest.mark.slow
 def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And cost what they cost when each is looked at alone."""
     verified: list[Schedule] = []
@@ -176,6 +178,7 @@ def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest
     assert [replace(cache, evaluations={}) for cache in sent] == [ScheduleCache()]
 
 
+@pytest.mark.slow
 def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever asks for them, and also where there are more than are kept of several."""
     asked: list[int] = []
@@ -241,6 +244,7 @@ def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Cas
 # ---- what the model refuses ----
 
 
+@pytest.mark.slow
 def test_what_the_model_cannot_price_is_refused_in_one_voice() -> None:
     found = quick("allgather", "delta:nodes=2", model="sccl", nbytes="1KB:4KB", planners=["ring", "direct", "bruck"])
     assert not found.plans

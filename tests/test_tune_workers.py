@@ -64,7 +64,7 @@ def test_what_a_planner_started_ends_with_it(added: Add, tmp_path: Path) -> None
     note = tmp_path / "child"
     can = PlannerCapabilities(("allgather",), sweep=({"note": str(note)},))
     added(parent=Entry("stubborn_planners:parent", "", can))
-    found = asked(["parent"], budget=0.75)
+    found = asked(["parent"], budget=0.3)
     assert [status for status, _ in told("parent", found)] == ["ok", "timed out"]
     child = int(note.read_text())
     for _ in range(100):

@@ -56,6 +56,7 @@ def timed(waits: HopTimer, level: int, steps: int) -> tuple[HopProgress, Schedul
     return flow, made
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 3))
 def test_random_plans(seed: int, more: int, level: int) -> None:

@@ -112,7 +112,7 @@ def test_a_broadcast_may_be_over_before_the_last_process_begins(place: Path) -> 
 
 def test_threads_write_while_it_is_read(place: Path) -> None:
     """No call is lost, and no entry of the ring mixes two calls: each kind of calls has a time of its own."""
-    calls, threads = 20_000, 4
+    calls, threads = 5_000, 4
     (ledger,) = ledgers(1)
     assert ledger.enter_call is not None
     rows = [ledger.row("allreduce", f"plan {number}", "antiphon") for number in range(6)]
@@ -200,6 +200,7 @@ def wait_for_calls(job: subprocess.Popen[str], place: Path, calls: int) -> dict[
     return seen
 
 
+@pytest.mark.slow
 def test_a_running_mpi_job(mpich: Mpi, folder: Path, place: Path) -> None:
     """Its calls are seen from outside; nothing remains when the job ends."""
     with start_job(mpich, folder, place, 2000, 255, "2KB") as job:
@@ -240,6 +241,7 @@ def test_the_view_in_a_terminal_ends_with_the_job(mpich: Mpi, folder: Path, plac
     assert [*place.iterdir()]
 
 
+@pytest.mark.slow
 def test_calls_of_the_library_are_seen(mpich: Mpi, folder: Path, place: Path) -> None:
     with start_job(mpich, folder, place, 300, 0, "10KB") as job:
         seen: dict[tuple[str, int], str] = {}
@@ -271,6 +273,7 @@ world.Barrier()
 """
 
 
+@pytest.mark.slow
 def test_communicators_without_a_table(mpich: Mpi, folder: Path, place: Path) -> None:
     """Halves of the job have the size of their calls; those of one process, or between halves, are not watched."""
     settings = {"ANTIPHON_WATCH": str(place), "ANTIPHON_TABLE": str(table(folder, 4))}
