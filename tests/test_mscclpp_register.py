@@ -225,6 +225,22 @@ def test_packets_or_a_broadcast_by_what_they_gain(gain: float, chosen: str) -> N
     )
 
 
+def test_notes_on_ranges_that_begin_where_packets_end() -> None:
+    """In words of round sizes; a staged plan leaves sizes out because of its units, not of offsets."""
+    machine, tuned = antiphon.topology("hgx-h100"), 2**19
+    plan = antiphon.plan("allreduce", machine, planner="recursive-doubling")
+    schedule = plan.entries[0].schedule
+    seconds = min(calls(schedule, machine).seconds_by_protocol(tuned).values())
+    claims = {"at": tuned, "seconds": seconds, "model": "calls", "reference": "nccl", "speedup": 9.0}
+    plan = replace(plan, entries=(Entry(0, tuned + 1, schedule, claims), Entry(tuned + 1, None, schedule)))
+    staged = " ".join(antiphon.export(plan, "mscclpp-json", options={"staged": "yes", "packets": "64KiB"}).notes)
+    assert "allreduce up to 512KiB: staged" in staged
+    assert "no plan for sizes >64KiB to 512KiB" in staged
+    assert "offsets" not in staged
+    plain = " ".join(antiphon.export(plan, "mscclpp-json", options={"packets": "2KiB"}).notes)
+    assert "allreduce up to 512KiB: above 2KiB protocol Simple takes" in plain
+
+
 def test_no_packets_beside_such_calls_of_another_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, _ = job_of(plan_of("allreduce"), tmp_path / "a", monkeypatch, packets=8192)
     antiphon.export(plan_of("allgather"), "mscclpp-json", tmp_path / "b", options={"packets": 8192})

@@ -22,7 +22,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.cost.nccl.library import find_library_model
 from antiphon.cost.nccl.model import calls
 from antiphon.errors import AntiphonError
-from antiphon.units import format_size
+from antiphon.units import format_ends, format_size
 
 SAME_TIME = 1.005  # ratio of predicted times up to which two plans count as equally fast
 
@@ -120,9 +120,10 @@ class PredictedTimes:
         if slowdowns[worst] > SAME_TIME:
             fastest = self.fastest_protocol(worst)
             won_by = f", which won by {fastest}" if fastest != protocol.lower() else ""
+            size, _ = format_ends(worst, None)  # ">256KiB" for a byte more, where packets end
             notes.append(
-                f"at {format_size(worst)} protocol {protocol} takes {slowdowns[worst]:.3g} times the time of the choice"
-                f"{won_by}"
+                f"{f'above {size[1:]}' if size.startswith('>') else f'at {size}'} protocol {protocol} takes "
+                f"{slowdowns[worst]:.3g} times the time of the choice{won_by}"
             )
         if not served:  # then every size is slower than the choice, so there is a note on the worst
             return f"{notes[0]}: left to {self.library}", None

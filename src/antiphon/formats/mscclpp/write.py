@@ -226,7 +226,7 @@ class _Writer:
         label = f"{collective.kind} {range_text(entry.start, entry.stop)}"
         last_size = max((head.sizes.largest for _, head, _ in variants), default=0)
         # the last size to expect: of a range without end at least the size that was tuned
-        if last_size < (entry.stop - 1 if entry.stop else max(entry.start, prediction.tuned_bytes)):
+        if not self.staged and last_size < (entry.stop or max(entry.start, prediction.tuned_bytes) + 1) - 1:
             notes.append(f"{label}: serves calls of up to {format_size(last_size)} only: offsets have 32 bits")
         if self.staged:
             notes.append(self._note_staged(label, entry, largest_by_packets, variants))
@@ -362,7 +362,7 @@ class _Writer:
         staged_sizes = (head.sizes.smallest for _, head, _ in variants if not head.packets)
         first = min(staged_sizes, default=entry.stop or MOST_OFFSET)
         begin = max(entry.start, largest_by_packets + 1)
-        unserved = f"; no plan for sizes from {format_size(begin)} to {format_size(first)}" if begin < first else ""
+        unserved = f"; no plan for sizes {range_text(begin, first)}" if begin < first else ""
         return f"{label}: staged, with a copy that predicted times do not count{unserved}"
 
 
