@@ -560,7 +560,7 @@ class Ledger:
         """Return the winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""
         starts = [0, *(r.start for _, r in keyed_ranges[1:])]
         stops = [*starts[1:], None]
-        entries = []
+        entries: list[PlanEntry] = []
         for (key, r), start, stop in zip(keyed_ranges, starts, stops, strict=True):
             # the plan has the collective, and its entry the sizes
             claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}

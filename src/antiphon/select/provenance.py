@@ -291,7 +291,7 @@ def check_origin(entry: Entry) -> None:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
-def _is_same_gap(claimed: object, gap: float | None) -> bool:
+def _is_same_gap(claimed: Any, gap: float | None) -> bool:
     """Return whether a claimed gap is that of the prediction, or null where none is known."""
     if gap is None or claimed is None:
         return claimed is None and gap is None

@@ -161,7 +161,7 @@ class OneStep(Record):
 
 
 Evidence = StepCuts | RoutedCuts | Chain | Fan | Exchange | OneStep
-KINDS = {cls.kind: cls for cls in (StepCuts, RoutedCuts, Chain, Fan, Exchange, OneStep)}
+KINDS: dict[str, type[Evidence]] = {cls.kind: cls for cls in (StepCuts, RoutedCuts, Chain, Fan, Exchange, OneStep)}
 
 
 @dataclass(frozen=True)
