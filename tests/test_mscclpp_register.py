@@ -71,11 +71,11 @@ def test_a_runner_up_serves_the_tuned_size_that_chunks_do_not_divide(
     plan = plan_of("allreduce", "ring:ranks=4", "ring")
     winner = split(plan.entries[0].schedule, 3)
     others = list(every_plan("allreduce", machine, planner="sccl"))
-    priced = max(antiphon.predict(other, tuned, model="alpha-beta")[0]["seconds"] for other in others[1:])
+    _, priced, *_ = sorted(antiphon.predict(other, tuned, model="alpha-beta")[0]["seconds"] for other in others)
     runners_up = [{"planner": "sccl", "options": {}, "seconds": priced}]
     claims = {"planner": "ring", "at": tuned, "seconds": priced / 2, "model": "alpha-beta", "runners_up": runners_up}
     job, _ = job_of(replace(plan, entries=(Entry(0, None, winner, claims),)), tmp_path, monkeypatch)
-    for nbytes, chunks in ((tuned, 2), (3 * tuned, 24), (tuned + 32, 2), (tuned + 16, None)):
+    for nbytes, chunks in ((tuned, 8), (3 * tuned, 24), (tuned + 256, 8), (tuned + 16, None)):
         served = job.call("allreduce", nbytes, "out", None)
         assert (served and served["gpus"][0]["input_chunks"]) == chunks, nbytes
 
