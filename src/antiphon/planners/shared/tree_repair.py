@@ -32,7 +32,7 @@ import numpy as np
 
 from antiphon.core import portable
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, distinct, order_of, pair_keys, pointers
+from antiphon.core.columns import AnyInts, Bools, Floats, Ints, Longs, as_int32, distinct, order_of, pair_keys, pointers
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.routes import NO_ROUTES, Routes, resolve
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -203,17 +203,17 @@ class _Trees:
         self.max_depth = depth + max(2, depth // 8)  # deeper trees take longer to fill
         tree, rank = np.nonzero(self.hop >= 0)
         np.add.at(self.load, hops.resources[self.hop[tree, rank]], share[tree][:, None])
+        self._price, self._priced_share, self._stale = self.load, -1.0, list[AnyInts]()  # of `prices`
 
     def set_hop(self, tree: int, rank: int, hop: int) -> None:
         """Change the hop of a rank, -1 for none, and the loads."""
         old = self.hop[tree, rank]
-        if old >= 0:
-            np.subtract.at(self.load, self.hops.resources[old], self.share[tree])
-        if hop >= 0:
-            np.add.at(self.load, self.hops.resources[hop], self.share[tree])
-            self.parent[tree, rank] = (self.hops.dst if self.up[tree] else self.hops.src)[hop]
-        else:
-            self.parent[tree, rank] = -1
+        for number, change in ((old, -self.share[tree]), (hop, self.share[tree])):
+            if number >= 0:
+                np.add.at(self.load, self.hops.resources[number], change)
+                self._stale.append(self.hops.resources[number])
+        far_end = self.hops.dst if self.up[tree] else self.hops.src
+        self.parent[tree, rank] = far_end[hop] if hop >= 0 else -1
         self.hop[tree, rank] = hop
 
     def joined(self, tree: int) -> Bools:
@@ -221,14 +221,17 @@ class _Trees:
         return np.asarray(_tops_and_depths(self.parent[tree]).top == self.root[tree])
 
     def prices(self, share: float) -> Floats:
-        """Return the price of a share on every resource: how much it raises an exponential of the relative load."""
-        # 1.0: the same price from twice the target on, since larger exponentials would overflow
-        before, after = (
-            portable.exp(self.steepness * np.minimum(x / self.capacity - 1, 1.0))
-            for x in (self.load, self.load + share)
-        )
+        """Return the price of a share on every resource: how much it raises an exponential of the relative load. It
+        is valid until the next call, which computes anew only what moves changed, unless the share is another one."""
+        if share != self._priced_share:
+            self._priced_share, self._price, self._stale = share, self.load.copy(), [np.arange(len(self.load))]
+        changed = np.concatenate(self._stale)
+        load, capacity, self._stale = self.load[changed], self.capacity[changed], [changed[:0]]
+        # 1.0: the same from twice the target on, as larger exponentials would overflow
+        before, after = (portable.exp(self.steepness * np.minimum(x / capacity - 1, 1.0)) for x in (load, load + share))
         # the small terms decide where nothing is full: they prefer paths of few (first term) and wide (second) links
-        return after - before + 1e-9 + 1e-3 * share / self.capacity
+        self._price[changed] = after - before + 1e-9 + 1e-3 * share / capacity
+        return self._price
 
     def reattach(self, tree: int, rank: int) -> bool:
         """Join the branch whose root is `rank` to its tree by the cheapest path; return whether there is one.
@@ -283,15 +286,12 @@ class _Trees:
 
     def _prune(self, tree: int) -> None:
         """Remove relaying ranks that lead to no rank that needs the chunk."""
-        needed = self.needed[tree]
-        while True:
-            leads = np.zeros(len(needed), bool)
-            leads[self.parent[tree][self.parent[tree] >= 0]] = True
-            useless = np.flatnonzero((self.hop[tree] >= 0) & ~needed & ~leads)
-            if not useless.size:
-                return
+        while (relays := np.flatnonzero((self.hop[tree] >= 0) & ~self.needed[tree])).size:
+            useless = np.setdiff1d(relays, self.parent[tree])
             for rank in useless.tolist():
                 self.set_hop(tree, rank, hop=-1)
+            if not useless.size:
+                return
 
     def repair_tree(self, tree: int) -> None:
         """Reattach all branches of a tree that failures cut off; Infeasible if no path leads to one."""
@@ -551,9 +551,9 @@ def _tops_and_depths(parent: Ints) -> _Positions:
     """Return the positions of all ranks. Every round doubles how far each rank looks up: O(ranks log depth)."""
     top = np.where(parent < 0, np.arange(len(parent)), parent)
     depth = (parent >= 0).astype(np.int64)
-    while not np.array_equal(next_top := top[top], top):
+    while (parent[top] >= 0).any():
         depth += depth[top]
-        top = next_top
+        top = top[top]
     return _Positions(top, depth)
 
 
