@@ -45,7 +45,8 @@ class MpiGroup:
         result = np.empty_like(values)
         try:
             self.data.Allreduce(values, result)
-        except self.mpi.Exception:
+        except self.mpi.Exception as error:
+            print(f"rank {self.rank}: {error}", file=sys.stderr, flush=True)
             self.in_use += [values, result]  # messages under way may still read and write there
             return None
         return result
@@ -94,7 +95,8 @@ class TorchGroup:
         result = self.torch.from_numpy(values.copy())
         try:
             self.dist.all_reduce(result)
-        except self.dist.DistBackendError:
+        except self.dist.DistBackendError as error:
+            print(f"rank {self.rank}: {error}", file=sys.stderr, flush=True)
             return None
         return result.numpy()
 

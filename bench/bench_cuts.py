@@ -1,11 +1,11 @@
 """Links cut at random under a running MPI or PyTorch job: right results or a clear error, and then the repaired table.
 
-Run as root: python bench/bench_cuts.py [mpi|torch] [--cuts 100] [--seed 0] [--machine FILE] [--timeout 1]. A job in the
-emulated cluster makes one checked allreduce of 200 KB after another (`_cut_job.py`), by a table that `tune --failures
-links` made. At a random moment a link goes down, in or between calls; 3 seconds later the network knows a path around
-it. After an error the job makes a new communicator or process group, which takes the plans for that failure. Then the
-link is up again, and the next is cut. The MPI is MPICH, from $ANTIPHON_TEST_MPICH, else the folder mpich of this
-environment.
+Run as root: python bench/bench_cuts.py [mpi|torch] [--cuts 100] [--seed 0] [--machine FILE] [--timeout 1] [--agree]. A
+job in the emulated cluster makes one checked allreduce of 200 KB after another (`_cut_job.py`), by a table that `tune
+--failures links` made; `--agree` sets ANTIPHON_AGREE. At a random moment a link goes down, in or between calls; 3
+seconds later the network knows a path around it. After an error the job makes a new communicator or process group,
+which takes the plans for that failure. Then the link is up again, and the next is cut. The MPI is MPICH, from
+$ANTIPHON_TEST_MPICH, else the folder mpich of this environment.
 
 Printed per cut: at how many ranks each failed call ended with an error, and the seconds until the last such call; in
 the end how many calls failed at all ranks and at some. A wrong result, or no progress for a minute, is an error.
@@ -46,7 +46,7 @@ def kite() -> Topology:
 class Job:
     """A job under way in a lab of its own; `calls` reads how its calls went."""
 
-    def __init__(self, kind: str, machine: Topology, folder: Path, timeout: float) -> None:
+    def __init__(self, kind: str, machine: Topology, folder: Path, timeout: float, agree: bool) -> None:
         self.folder, self.name = folder, f"cuts-{os.getpid()}"
         table = folder / "table.json"
         antiphon.tune(
@@ -56,7 +56,7 @@ class Job:
         self.settings = {
             "ANTIPHON_TABLE": str(table), "ANTIPHON_TIMEOUT": str(timeout), "ANTIPHON_LEAST": "0",
             "ANTIPHON_AFTER": "0", "ANTIPHON_REPORT": str(folder / "report.json"), "OMP_NUM_THREADS": "1",
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "MASTER_PORT": "29511",
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "MASTER_PORT": "29511", "ANTIPHON_AGREE": "1" if agree else "0",
         }  # fmt: skip
         program = [str(JOB), kind, str(folder), str(timeout)]
         self.command = [sys.executable, *program]
@@ -128,9 +128,9 @@ def cut_links(job: Job, machine: Topology, cuts: int, seed: int) -> list[dict[st
     return rows
 
 
-def run(kind: str, machine: Topology, cuts: int, seed: int, timeout: float) -> dict[str, Any]:
+def run(kind: str, machine: Topology, cuts: int, seed: int, timeout: float, agree: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(kind, machine, Path(folder), timeout)
+        job = Job(kind, machine, Path(folder), timeout, agree)
         try:
             rows = cut_links(job, machine, cuts, seed)
         finally:
@@ -158,13 +158,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=1.0)
     parser.add_argument("--machine", default="")
+    parser.add_argument("--agree", action="store_true")
     args = parser.parse_args()
     print_machine()
     machine = antiphon.topology(args.machine) if args.machine else kite()
     for kind in args.kinds:
-        result = run(kind, machine, args.cuts, args.seed, args.timeout)
+        result = run(kind, machine, args.cuts, args.seed, args.timeout, args.agree)
         print({key: value for key, value in result.items() if key not in ("rows", "served")})
-        keep("cuts", {kind: result})
+        keep("cuts", {f"{kind}, agreed" if args.agree else kind: result})
 
 
 if __name__ == "__main__":
