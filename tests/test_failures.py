@@ -18,7 +18,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book, make_book, read_books, read_table
 from antiphon.runtimes.serve.group_book import group_book
 from antiphon.select.failures import classify_failures
-from antiphon.select.plan_files import load_plans
+from antiphon.select.plan_files import choose_plan, load_plans
 from antiphon.topologies import topology
 from antiphon.topologies.degraded import drop_items, failure_name, name_failures
 
@@ -281,3 +281,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     groups = antiphon.collective("allreduce@0-1;2-3", machine)
     with pytest.raises(Unsupported, match="custom collectives and groups"):
         antiphon.tune(groups, machine, nbytes="64KB", planners=["groups"], search=antiphon.Search(failures="links"))
+
+
+def test_a_collective_whose_root_is_dead_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = {"allreduce": antiphon.plan("allreduce", "ring:ranks=4", planner="ring")}
+    monkeypatch.setenv("ANTIPHON_DEAD", "0")
+    with pytest.raises(Invalid, match=r"has no plan for broadcast without 0 .*: its root is dead"):
+        choose_plan(plans, "broadcast", "t.json")
+    with pytest.raises(Invalid, match="did you mean 'allreduce'"):
+        choose_plan(plans, "alreduce", "t.json")

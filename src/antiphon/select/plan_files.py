@@ -24,7 +24,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.formats.piccl.readers import read_schedule
 from antiphon.registry import Entry, PlannerCapabilities
-from antiphon.select.failures import FailureClass, choose_surviving, read_dead
+from antiphon.select.failures import DEAD, FailureClass, choose_surviving, read_dead
 from antiphon.topologies.degraded import drop_items
 
 TABLE, VERSION = "antiphon-table", 1  # format and version in files of tables
@@ -93,6 +93,11 @@ def choose_plan(plans: Mapping[str, Plan], collective: str, where: str) -> Plan:
     """Return the only plan, or of several the one for `collective`; errors call what holds the plans `where`."""
     collective = kind_named(collective) or collective  # all_reduce is allreduce; the name of a custom one stays
     if collective and collective not in plans:
+        if kind_named(collective) and (dead := read_dead()):
+            raise Invalid(
+                f"{where}: has no plan for {collective} without {', '.join(dead)} ({DEAD}): its root is dead, or "
+                "no planner serves those that are left"
+            )
         raise unknown(f"collective in {where}", collective, plans)
     if not collective and len(plans) > 1:
         raise Invalid(f"{where}: holds plans for {', '.join(plans)}; choose one by FILE:COLL (in Python collective=)")
