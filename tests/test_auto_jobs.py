@@ -192,18 +192,6 @@ def test_a_job_may_wait_for_its_plans_when_it_starts(mpi: Mpi, tmp_path: Path, k
     assert gone(kept, 0)
 
 
-LATE = "import sys, time\nif 'antiphon.runtimes.auto' in ' '.join(sys.orig_argv): time.sleep(17)\n"
-
-
-@pytest.mark.slow
-def test_a_job_waits_as_long_as_it_is_told(openmpi: Mpi, tmp_path: Path, kept: Path) -> None:
-    """Who plans is late; it is waited for beyond the 15 seconds that were once the most."""
-    (tmp_path / "late").mkdir()
-    (tmp_path / "late" / "sitecustomize.py").write_text(LATE)
-    job = Job(openmpi, tmp_path, kept, 2, 0, ANTIPHON_AUTO_WAIT="900s", PYTHONPATH=str(tmp_path / "late")).right()
-    assert (job.auto["how"], job.auto["since"], job.waiting()) == ("planned", 1, 0)
-
-
 @pytest.mark.slow
 def test_a_wait_that_is_no_time(openmpi: Mpi, tmp_path: Path, kept: Path) -> None:
     job = Job(openmpi, tmp_path, kept, 2, 0, ANTIPHON_AUTO_WAIT="soon", ANTIPHON_AUTO_BUDGET="1ms").right()

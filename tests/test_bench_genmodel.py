@@ -1,8 +1,6 @@
 """The programs that measure for `fit genmodel`: over real MPI where there is one, and what is said where it fails."""
 
 import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +16,7 @@ from antiphon.cost.fit import plan_of, read_plan_times
 from antiphon.cost.fit.plans import derive_factors
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
-from antiphon.runtimes.engine.launch import LAUNCHED, open_mpi_options
+from antiphon.runtimes.engine.launch import LAUNCHED
 from antiphon.runtimes.measure import bench_genmodel as bench
 from antiphon.runtimes.measure import mpi as mpi_runtime
 from antiphon.topologies import topology
@@ -43,19 +41,6 @@ def test_measurements_over_mpi_can_be_fitted(tmp_path: Path, capfd: pytest.Captu
     assert err.count("ranks,") == len(rows)
     assert [(r.plan.name, r.seconds) for r in read_plan_times(path)] == [(r["plan"], r["seconds"]) for r in rows]
     assert run(["fit", "genmodel", str(path)]) == 0
-
-
-@needs_mpi
-@pytest.mark.slow
-def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
-    path = tmp_path / "times.csv"
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    own = [sys.executable, "-m", "antiphon", "bench", "genmodel", "--nbytes", "1001", "--iterations", "1", "-o"]
-    command = [str(mpiexec), *open_mpi_options(str(mpiexec), 2**20), "-n", "2", *own, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("every result was right") == 1
-    assert [(r.plan.name, r.ranks, r.nbytes) for r in read_plan_times(path)] == [("cps", 2, 1000), ("incast", 2, 1000)]
 
 
 # ---- without MPI ----

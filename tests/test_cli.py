@@ -283,6 +283,12 @@ def test_unwritable_output(capsys: Capture) -> None:
         complaint(capsys, "plan", "allreduce", "dgx1v", "-o", target)
 
 
+def test_the_version_is_said_without_numpy() -> None:
+    code = "import sys; from antiphon.cli import run; run(['--version']); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def commands() -> list[list[str]]:
     """All that is there, groups by themselves and with each of theirs."""
     found = []

@@ -315,15 +315,6 @@ except antiphon.errors.Invalid as error:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich"], indirect=True)
-def test_a_book_that_is_not_its_collective_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
-    book = str(idle_book(tmp_path / "wrong.book", 2))
-    found, said = launch([*mpi.mpiexec(2), mpi.python, "-c", READS, book], mpi.env)
-    assert len(found) == 2, said
-    assert all(re.search(WRONG, row["error"]) for row in found), said
-
-
 @needs_cc
 @pytest.mark.parametrize("first", ["allreduce", "alltoall"])
 def test_calls_in_different_order_are_told_and_nothing_goes_on_after_it(first: str) -> None:

@@ -31,7 +31,6 @@ from quick import examples, in_turn, ordinary
 
 from antiphon.core import joints as core_joints
 from antiphon.core.collective import Collective
-from antiphon.core.datatypes import combine_of
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import Fault, Report, branching, verify
@@ -71,18 +70,6 @@ def test_machines() -> None:
 def test_bounds_by_size() -> None:
     counts = few(bounds_by_size, *((6, 7) if ordinary else (144, 1)))
     assert counts["times equal to the bound"] > 20
-
-
-@pytest.mark.slow
-def test_a_bound_by_size_that_is_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    proved = bounds_by_size.model_bound
-
-    def too_high(*arguments: Any) -> Any:
-        least = proved(*arguments)
-        return least and (lambda nbytes: 1.01 * least(nbytes))
-
-    monkeypatch.setattr(bounds_by_size, "model_bound", too_high)
-    assert "the bound is" in fault_of(bounds_by_size, 200, 2)  # the first seed that shows it
 
 
 def test_runs() -> None:
@@ -223,15 +210,6 @@ def test_one_wrong_element_of_a_run_is_caught(what: str, monkeypatch: pytest.Mon
     honest = runs.RUNNERS[what]
     monkeypatch.setitem(runs.RUNNERS, what, lambda *given: off_by_one(honest(*given)))
     assert what in fault_of(runs, 100)
-
-
-@pytest.mark.slow
-def test_an_interpreter_that_folds_wrongly_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from antiphon.core.interpret import stepwise
-
-    honest = combine_of
-    monkeypatch.setattr(stepwise, "combine_of", lambda op: np.add if op == "max" else honest(op))
-    assert "max" in fault_of(runs, 1000)
 
 
 def test_a_run_that_writes_into_its_input_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from entries import loggp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from loggp_build import DELTA, FIDELITIES, PER_HOST, delta, figures, graph, topology_of, with_figures
 from loggp_plain import Message
 from processors_plain import Processors
@@ -133,13 +131,6 @@ def test_a_plain_simulation_says_the_same(whole: bool) -> None:
     """Whole figures too, of which many moments are one: whose turn it is then is told as well."""
     for seed in range(examples(80)):
         compared(seed, whole)
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(1500))
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_a_plain_simulation_says_the_same_often(seed: int, whole: bool) -> None:
-    compared(seed, whole)
 
 
 # ---- `sent=left` with ports ----

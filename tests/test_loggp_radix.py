@@ -94,18 +94,6 @@ def test_every_figure_of_a_random_machine_is_found(made: tuple[Gpus, bool]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("device", "node", "between"),
-    [(4, 3, True), (1, 1, False), (8, 1, False), (3, 1, True), (2, 4, True)],
-)  # fmt: skip
-def test_every_figure_of_some_machines_is_found(device: int, node: int, between: bool) -> None:
-    gpus = Gpus(
-        g=2.5e-6 * device, device_radix=device, node_radix=node, per_host=HALF if between else 1024, noise=0.02, seed=3
-    )
-    check(gpus, fitted(gpus, between), between)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("between", [False, True])
 def test_where_overheads_overlap_with_everything_they_are_latency(between: bool) -> None:
     """The simulator's own ranks: nothing that they do shows where L ends and an overhead begins."""

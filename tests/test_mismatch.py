@@ -188,8 +188,8 @@ def test_a_call_of_another_group_is_an_error_that_names_it() -> None:
 
     def one(rank: int) -> str:
         with (
-            antiphon.comm.connect(rank=rank, ranks=2, address=first, timeout=0.4) as a,
-            antiphon.comm.connect(rank=rank, ranks=2, address=second, timeout=0.4) as b,
+            antiphon.comm.connect(rank=rank, ranks=2, address=first, timeout=1.0) as a,
+            antiphon.comm.connect(rank=rank, ranks=2, address=second, timeout=1.0) as b,
             pytest.raises((TimedOut, TransportFailed)) as told,
         ):
             (a if rank else b).allreduce(np.ones(4))
