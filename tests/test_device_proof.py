@@ -236,6 +236,7 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path, monkey
     assert any(run(driver, file, blocks=4, threads=3, calls=60, seed=seed, limit=30)[0] for seed in range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", in_turn(["any", "kernel", "steps"], 3))
 @pytest.mark.parametrize("groups", in_turn([([[0], [1, 2]],), ([[2], [0], [3, 1], [4]],)]))
 def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:

@@ -124,6 +124,7 @@ def test_points_known_by_hand(wanted: str, machine: str, point: Point, says: boo
     agreed(wanted, machine, point, tmp_path, says)
 
 
+@pytest.mark.slow
 @example(307, 1, 0, 1)  # capacities 9/8 and 3/2: possible in one step of two rounds, but not in two steps of one
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.integers(-1, 1), st.integers(-1, 2), st.integers(1, 2))

@@ -126,6 +126,7 @@ def test_nvls_on_one_switch(n: int, own: bool, kind: str, root: int, p: int) -> 
         assert rate == B / between == best(machine, schedule.collective)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 4), st.integers(2, 4), st.sampled_from([1, 2, 5]))
 @settings(max_examples=examples(20))
 def test_few_joints_at_once(k: int, turns: int, p: int) -> None:

@@ -152,6 +152,7 @@ def test_two_counts_that_fit_as_well_are_no_answer() -> None:
     assert "weak" in states
 
 
+@pytest.mark.slow
 def test_two_numbers_of_messages_tell_nothing() -> None:
     found = fitted(Gpus(device_radix=2), ranks=3, n=2, repetitions=2, iterations=2)
     assert {one.state for one in found.simultaneous} == {"undetermined"}

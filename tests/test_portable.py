@@ -35,7 +35,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("bench_kernels")
 
 
-@pytest.mark.parametrize("fits", [10, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [10, 20])
 def test_fits_do_not_depend_on_the_kernel_of_blas(bench: Any, fits: int) -> None:
     try:
         kernels = bench.usable(("Haswell", "Prescott") if fits < 20 else ("Haswell", "SkylakeX", "Prescott"))

@@ -421,6 +421,7 @@ def test_calls_that_are_left_again_and_again(mpi: Mpi, folder: Path) -> None:
     run.right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [
     ("-Wl,-z,now", "-Wl,-z,relro"), pytest.param(("-Wl,-z,lazy",), marks=pytest.mark.slow),
     pytest.param(("-Wl,-z,norelro", "-Wl,-z,lazy"), marks=pytest.mark.slow),

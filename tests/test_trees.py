@@ -376,6 +376,7 @@ def test_wrong_options(planner: Any, options: dict[str, Any]) -> None:
         next(planner(Request(antiphon.topology("ring:ranks=4"), wanted("broadcast", 4)), **options))
 
 
+@pytest.mark.slow
 def test_options_as_a_command_line_gives_them() -> None:
     topology, collective = antiphon.topology("dgx1v:pcie=true"), wanted("broadcast", 8)
     off = made(blink, topology, collective, hybrid="false", epsilon="0.1", threshold="0.02", t_dpa="0")

@@ -281,6 +281,7 @@ def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch
 # ---- what was lost ----
 
 
+@pytest.mark.slow
 def test_a_slower_link_is_named() -> None:
     whole = topology("dgx1v")
     found = quick(spec="dgx1v", planners=["ring"], against="dgx1v", nbytes="1KB")
