@@ -192,7 +192,6 @@ def test_a_job_may_wait_for_its_plans_when_it_starts(mpi: Mpi, tmp_path: Path, k
     assert gone(kept, 0)
 
 
-@pytest.mark.slow
 def test_a_wait_that_is_no_time(openmpi: Mpi, tmp_path: Path, kept: Path) -> None:
     job = Job(openmpi, tmp_path, kept, 2, 0, ANTIPHON_AUTO_WAIT="soon", ANTIPHON_AUTO_BUDGET="1ms").right()
     assert job.said.count("ANTIPHON_AUTO_WAIT=soon is no number of seconds; ") == 1

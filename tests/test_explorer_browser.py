@@ -68,8 +68,9 @@ def page_of(spec: str) -> str:
     return antiphon.pages.explore(antiphon.plan("allreduce", spec, **how))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", MACHINES)
+@pytest.mark.parametrize(
+    "spec", [pytest.param(spec, marks=[pytest.mark.slow] if i else []) for i, spec in enumerate(MACHINES)]
+)
 def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(page_of(spec))

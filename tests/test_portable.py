@@ -35,8 +35,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("bench_kernels")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fits", [10, 20])
+@pytest.mark.parametrize("fits", [10, pytest.param(20, marks=pytest.mark.slow)])
 def test_fits_do_not_depend_on_the_kernel_of_blas(bench: Any, fits: int) -> None:
     try:
         kernels = bench.usable(("Haswell", "Prescott") if fits < 20 else ("Haswell", "SkylakeX", "Prescott"))
@@ -47,8 +46,7 @@ def test_fits_do_not_depend_on_the_kernel_of_blas(bench: Any, fits: int) -> None
     assert result["changed by last bits"] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("plans", [2])
+@pytest.mark.parametrize("plans", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_plan_does_not_depend_on_what_numpy_uses_of_the_processor(bench: Any, plans: int) -> None:
     try:
         kernels = bench.usable(("Haswell", bench.NO_AVX512))
@@ -165,7 +163,6 @@ RUNNING = {
 }
 
 
-@pytest.mark.slow
 def test_planning_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
     """Everything but runs works without, in a process from which all of that was removed."""
     lines = [*PLANNING.splitlines(), *RUNNING]
