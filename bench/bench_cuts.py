@@ -128,7 +128,7 @@ def cut_links(job: Job, machine: Topology, cuts: int, seed: int) -> list[dict[st
     return rows
 
 
-def run(kind: str, machine: Topology, cuts: int, seed: int, timeout: float, agree: bool) -> dict[str, Any]:
+def run(kind: str, machine: Topology, cuts: int, seed: int, timeout: float, agree: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         job = Job(kind, machine, Path(folder), timeout, agree)
         try:
