@@ -94,6 +94,7 @@ class _TreeRates:
     def __init__(self, topology: Topology, collective: Collective, bound: Fraction) -> None:
         self.topology, self.collective, self.bound = topology, collective, bound
         resources = topology.resources
+        # `class_of` has an entry per resource
         capacity = [resources.scaled_capacity(resource) for resource in range(len(resources.class_of))]
         # per link the shared limits on it, numbered as resources
         self.limits_of = np.split(resources.limit_of, resources.limit_ptr[1:-1])
@@ -174,7 +175,8 @@ class _TreeRates:
         for link in itertools.chain.from_iterable(routes):
             load.update((link, *self.limits_of[link].tolist()))
         rows = sorted(load)
-        return Column(number, tuple(rows), tuple(load[row] for row in rows), tuple(sorted(set(routes))))
+        # the routes end at different nodes (`cheapest_tree`); sorted, so that equal trees are equal columns
+        return Column(number, tuple(rows), tuple(load[row] for row in rows), tuple(sorted(routes)))
 
 
 def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:

@@ -77,6 +77,7 @@ class Needs:
         flat, first = self._set_members
         inside, outside = np.logical_and.reduceat(side[flat], first), ~side
         by_set, by_dst = self.rows_by_holders, self.rows_by_dst
+        # `side` has an entry per node; rows are wanted only at nodes below by_dst.owners
         held_inside, wanted_outside = np.flatnonzero(inside), np.flatnonzero(outside[: by_dst.owners])
         if by_set.counts(held_inside).sum() < by_dst.counts(wanted_outside).sum():
             rows = by_set.of_owners(held_inside)
@@ -158,10 +159,10 @@ def _custom_needs(collective: Collective) -> Needs:
     assert collective.weights is not None
     relation = collective.relation
     initial: dict[int, dict[int, Counter[int]]] = {}
-    for block, rank, name in zip(
+    for block, rank, contribution in zip(
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
-        initial.setdefault(block, {}).setdefault(rank, Counter())[name] += 1
+        initial.setdefault(block, {}).setdefault(rank, Counter())[contribution] += 1
     index: dict[tuple[int, ...], int] = {}  # set of holders -> its number in `Needs.sets`
     rows: set[tuple[int, int, int]] = set()  # (block, number of the set of holders, destination)
     usable: dict[tuple[int, int], Holders] = {}  # by (block, want)
@@ -172,12 +173,12 @@ def _custom_needs(collective: Collective) -> Needs:
             continue
         if (block, want) not in usable:
             usable[block, want] = _usable_holders(initial.get(block, {}), None if want < 0 else relation.wants[want])
-        for name, (holder_set, holders) in usable[block, want].items():
+        for contribution, (holder_set, holders) in usable[block, want].items():
             if not holders:
                 raise Infeasible(
                     f"rank {rank} can never have what it wants of block {block}: every rank that begins with "
-                    f"contribution {name} has it joined with what rank {rank} does not want; let some rank begin "
-                    f"with it alone, or rank {rank} want the rest too"
+                    f"contribution {contribution} has it joined with what rank {rank} does not want; let some rank "
+                    f"begin with it alone, or rank {rank} want the rest too"
                 )
             if rank not in holder_set:
                 rows.add((block, index.setdefault(holders, len(index)), rank))
@@ -185,23 +186,25 @@ def _custom_needs(collective: Collective) -> Needs:
     return Needs(block_of, holders_of, dst_of, tuple(index), collective.weights, _begins_joined(relation))
 
 
-def _usable_holders(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
+def _usable_holders(values: dict[int, Counter[int]], wanted: tuple[int, ...] | None) -> Holders:
     """Return, per wanted contribution, the ranks whose initial value has it and nothing that is not wanted.
 
-    `values`: per rank, how often its initial value of the block has each contribution. `ids`: the wanted contributions;
-    None: all.
+    `values`: per rank, how often its initial value of the block has each contribution. `wanted`: the wanted
+    contributions; None: all.
     """
-    target = Counter({name for value in values.values() for name in value} if ids is None else ids)
-    holders_of: dict[int, set[int]] = {name: set() for name in target}
+    present = {contribution for value in values.values() for contribution in value}
+    target = Counter(present if wanted is None else wanted)
+    holders_of: dict[int, set[int]] = {contribution: set() for contribution in target}
     for rank, value in values.items():
         if value <= target:  # of Counters: it has no contribution more often than wanted
-            for name in value:
-                holders_of[name].add(rank)
-    return {name: (ranks, tuple(sorted(ranks))) for name, ranks in holders_of.items()}
+            for contribution in value:
+                holders_of[contribution].add(rank)
+    return {contribution: (ranks, tuple(sorted(ranks))) for contribution, ranks in holders_of.items()}
 
 
 def _begins_joined(relation: Relation) -> bool:
     """Whether a value begins with several contributions, or one is wanted more than once."""
     block, rank = relation.pre_block, relation.pre_rank
+    # rows are sorted by block, then rank: equal neighbours are contributions of one value
     has_joined_value = bool(np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])))
     return has_joined_value or any(len(set(ids)) < len(ids) for ids in relation.wants)

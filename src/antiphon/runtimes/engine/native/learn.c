@@ -150,7 +150,7 @@ static void set_slices(ap_learner *l, int a, int program, int slices, int usable
 /* The step of an additive decrease: a quarter of the program's slices. */
 static int step_of(int slices) { return slices / 4 > 1 ? slices / 4 : 1; }
 
-enum { MORE_WON = 1, NONE_WON = 0, FEWER_WON = -1 };
+enum { MORE_WON = 1, NONE_WON = 0, FEWER_WON = -1 }; /* only FEWER_WON makes a difference to place_slices */
 
 /* Makes the arms MORE and FEWER of the program. `won`: which of them has just won; after FEWER, adopt_slices sets MORE. */
 static void place_slices(ap_learner *l, int program, int won) {
@@ -382,7 +382,7 @@ static void end_check(ap_learner *l, double seconds) {
 static void end_probe(ap_learner *l, double seconds) {
     ap_arm *stats = &l->arm[l->current].stats;
     enter_time(l, l->current, seconds, PROBE_BLOCK - 1);
-    /* a single call may be an outlier */
+    /* the arm's first probe: a single call may be an outlier */
     if (stats->samples < PROBE_BLOCK && stats->low > MAX_FIRST * l->usual) stats->low = MAX_FIRST * l->usual;
     if (seconds < PROBE_GAIN * l->usual) {
         begin_search(l, AP_PROBE_WON, l->current);
@@ -396,10 +396,10 @@ static void end_probe(ap_learner *l, double seconds) {
 
 /* ---- calls: learn.h says what each function is for ---- */
 
-ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int slices) {
+ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int searches_slices) {
     ap_learner *l = programs && programs <= AP_MAX_PROGRAMS && first < programs ? calloc(1, sizeof *l) : NULL;
     if (!l) return NULL;
-    l->programs = (int)programs, l->chosen = (int)first, l->searches_slices = slices, l->margin = MIN_MARGIN;
+    l->programs = (int)programs, l->chosen = (int)first, l->searches_slices = searches_slices, l->margin = MIN_MARGIN;
     for (int a = 0; a < l->programs; a++)
         l->arm[a].stats = (ap_arm){.candidate = {a, AP_PLANNED_SLICES}, .usable = a != LIBRARY || library};
     place_slices(l, l->chosen, NONE_WON);
@@ -495,7 +495,7 @@ void ap_learner_refuse(ap_learner *l) {
     } else if (l->phase == PROBE) {
         l->phase = SETTLED, l->offset = 0, l->next_check = l->call + WINDOW;
     } else {
-        if (refused == l->chosen) l->chosen = other;
+        l->chosen = other;
         begin_search(l, AP_REFUSED_BY_ONE, -1);
     }
 }

@@ -56,8 +56,8 @@ typedef struct {
 typedef struct ap_learner ap_learner;
 
 /* `programs`: their number, with the library's. `first`: the program that serves such calls without learning. `library`:
- * whether program 0 can be chosen; `slices`: whether other numbers of slices are candidates. NULL: out of memory. */
-ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int slices);
+ * whether program 0 can be chosen; `searches_slices`: whether other numbers of slices are candidates. NULL: out of memory. */
+ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int searches_slices);
 void ap_learner_close(ap_learner *l);
 /* What an earlier job learned; the one `chosen` is used at once. Before the first call. */
 void ap_learner_recall(ap_learner *l, const ap_arm *known);

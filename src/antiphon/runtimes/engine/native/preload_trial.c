@@ -19,7 +19,7 @@ static const double CLEAR_SECONDS = 0.01;
 
 struct ap_trial {
     ap_trial *next;
-    const ap_row *row;
+    const ap_row *row;      /* of the communicator: the plan on trial */
     int kind, scale, calls; /* scale: log2 of the bytes; calls: tried so far */
     int slower, decided;    /* whether the plan was slower; whether the trial is over */
     /* Of the last call by the plan. The library's call makes a pair with it only if both are equal. */
@@ -92,7 +92,7 @@ static int decide_trial(ap_group *g, ap_trial *trial) {
 
 /* AP_SERVED: this call runs by the plan; else why the library gets it. *stopwatch: NULL if the call is not timed; else
  * it holds the time of its beginning, which ap_trial_end turns into the seconds since. Collective where a trial is
- * decided or a call is timed. *code: an error of MPI. */
+ * decided or a call is timed. *code: an error of MPI; after one, neither the plan nor the library may run the call. */
 int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **stopwatch, int *code) {
     ap_trial *trial = find_trial(g, row, kind, scale_of(bytes));
     *stopwatch = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;
