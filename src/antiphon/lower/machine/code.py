@@ -61,6 +61,7 @@ class CellPlaces:
         begin = np.concatenate([[0], np.cumsum(data_cells + scratch_cells)]).astype(np.int64)
         buffer_begin = [begin[:-1].copy(), begin[:-1] + (0 if in_place else size[INPUT]), begin[:-1] + data_cells]
         if in_place:
+            # `side.start`: where a row begins in the one buffer; the first row of a rank is where its side begins
             for kind, side in enumerate((input_side, output_side)):
                 ranks, row = np.unique(side.rank, return_index=True)
                 buffer_begin[kind][ranks] += side.start[row] * grain
@@ -97,7 +98,7 @@ class Instruction:
 
     number: int  # in the file
     verb: str  # the file's name for what it does
-    count: int = 1  # cells
+    count: int = 1  # cells; 0: it moves no data (MSCCL's nop)
     read: tuple[int, ...] = ()  # first cells of its operands, of `count` cells each
     write: tuple[int, ...] = ()  # first cells of its targets, of `count` cells each
     pop: int = -1  # the connection from which it takes a message; -1: none
@@ -143,7 +144,8 @@ class Code:
     # with connections (MSCCL's)
     message_chunks: int = 1
     semaphore_names: list[str] = field(default_factory=list)  # in the file
-    # (earlier, later): the runtime relies on this order of the two in every run
+    # (earlier, later): the runtime relies on this order of the two in every run; judge.py checks that the code forces
+    # it
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)
     # (later, earlier): the later one cannot end before the earlier one has, though it may begin and send some of its
     # data (MSCCL++'s packets, written by many threads); this orders no data, but may cause a hang
@@ -180,8 +182,11 @@ def split_into_messages(code: Code) -> Code:
     """Split instructions on a connection into messages of `message_chunks` chunks, as runtimes do for large chunks.
 
     An instruction waits and acquires before its first message, and releases after its last. If the split code ends
-    without deadlock, so does the code with larger messages: leave out all but the first message of each instruction,
-    and a run of the split code is a run of that code.
+    without deadlock, so does the code with larger messages: let each of its instructions happen when its first message
+    does in the run of the split code. All that it waits for, takes or needs has then happened, as it releases earlier
+    than in the split code, and its queues hold no more.
+
+    Only files with connections (MSCCL's) are split: they have no `inorder`, and `delays` order no data.
     """
     blocks = []
     begins = [_begins_after_split(block, code.message_chunks) for block in code.blocks]

@@ -23,9 +23,9 @@ Why nothing is overwritten too early, and nothing waits for ever:
 
     1. Every message has slots of its own in the scratch of its receiver, so it needs neither a credit nor a signal.
     2. In a step a rank puts first and then receives, so no wait depends on a later step.
-    3. Calls alternate between two scratch buffers, so a rank may be one call ahead of another, never two: before its
-       end it must have received from all ranks that it writes to. It has, where the result of every rank depends on
-       the data of every rank (`can_use_packets`).
+    3. Calls alternate between two scratch buffers, so a rank may be one call ahead of another, never two: data of
+       every rank that it writes to must have reached it before its call ends. They have, if the result of every rank
+       depends on data of every rank (`can_use_packets`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
 def can_use_packets(program: Program) -> bool:
-    """Return whether every rank receives from every rank, and the program uses no switch."""
+    """Return whether the result of every rank depends on data of every rank, and the program uses no switch."""
     collective = program.collective
     switched = bool(len(program.joint)) and int(program.joint.max(initial=-1)) >= 0
     return collective.kind in KINDS and len(collective.members) == collective.ranks and not switched
@@ -80,6 +80,7 @@ class ByPackets:
         self.program, self.layout, self.far = program, layout, far
         self.moves = CutMoves(program, layout)
         folds = np.flatnonzero(program.kind == PROGRAM_FOLD)
+        # part_ptr: per operation its first part, a stretch that it reads or writes; of a fold that is the result
         self.folds = folds[layout.length[program.part_ptr[folds]] > 0]
 
     def split_streams(self, max_streams: int) -> StreamSteps:
@@ -198,7 +199,7 @@ class _Places:
         self.data_before = np.concatenate([[0], np.cumsum(self.is_data)])
 
     def _needed_as_data(self, program: Program, layout: BufferLayout) -> Bools:
-        """Return the chunks not written by exactly one message, or read by anything but folds."""
+        """Return the chunks that are written more than once or by a fold, or sent."""
         in_scratch = layout.buffer == SCRATCH
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
         is_result = np.zeros(len(in_scratch), bool)  # per part, whether it is the result of a fold
@@ -224,8 +225,9 @@ class _Places:
             if (np.diff(self.slot_of[chunks]) != 1).any():
                 self.is_data[chunks] = True
         # Repeat to a fixed point: data in one stretch may force an overlapping one to be data.
-        data_count = -1
-        while data_count != (data_count := int(self.is_data.sum())):
+        data_count = -1  # of the round before
+        while (count := int(self.is_data.sum())) != data_count:
+            data_count = count
             for chunks in (*arrivals, *read):
                 self.is_data[chunks] |= self.is_data[chunks].any()
 
@@ -247,7 +249,7 @@ class _Places:
         """Return the chunks of scratch of every rank.
 
         Where all of it is packets, their slots count as one chunk each: MSCCL++'s protocol LL doubles the scratch that
-        a file asks for, as packets need.
+        a file asks for, as packets need. Where some of it is data, the slots count twice, and what LL adds is unused.
         """
         data_sizes = np.diff(self.data_before[self.first])
         return np.where(data_sizes > 0, 2 * self.slots + data_sizes, self.slots)
@@ -388,7 +390,8 @@ class _StepWriter:
             data = [place for place in fold.operands if not _is_packets(place)]
             packets = [place for place in fold.operands if _is_packets(place)]
             along: list[StreamMove] = []  # moves of the result that the fold's own step carries out
-            # A fold of data and packets can write its result as packets to other ranks at once.
+            # A fold of data and packets can write its result as packets to other ranks at once. One of packets alone
+            # begins with an unpack (below); its result is sent by a step of its own.
             if remaining and data and packets:
                 along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
                 staged = [move for move in along if self._is_own(move)]
