@@ -10,6 +10,8 @@ in place, then the quartiles of our time, the model's time, the library's time, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,7 +83,7 @@ def bench_plans_command(
     """
     from antiphon.runtimes.measure.bench import check_names, decides
 
-    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]  # paths of -o; `bench` writes no other kind
+    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]  # paths of -o, all of one kind
     measured_profile = None if profile is None else as_profile(profile)
     sizes = parse_span(nbytes, "--nbytes").sizes(FACTOR)
     runtime, runtime_options = arg.split_runtime(on)
@@ -216,7 +218,7 @@ def genmodel_command(
         return
     for path in out:
         write_plan_times(rows, path)
-    value = [
+    value = [  # a wrong result is an error of the measurement, so all rows are correct
         {"plan": r.plan.name, "ranks": r.ranks, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True} for r in rows
     ]
     cells = [[r.plan.name, str(r.ranks), format_size(r.nbytes), format_seconds(r.seconds)] for r in rows]
@@ -267,7 +269,7 @@ def loggp_command(
         return
     for path in out:
         write_round_trips(rows, path)
-    value = [
+    value = [  # lost data is an error of the measurement, so all rows are correct
         {"kind": r.kind, "n": r.n, "delay": r.delay, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True}
         for r in rows
     ]
@@ -374,13 +376,8 @@ def micro_text(rows: Sequence[Row]) -> str:
 
 def _group_by_table(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     """Group consecutive rows of one collective and machine; each with its first row."""
-    tables: list[tuple[Row, list[Row]]] = []
-    for row in rows:
-        if tables and all(tables[-1][0][key] == row[key] for key in ("collective", "topology", "ranks")):
-            tables[-1][1].append(row)
-        else:
-            tables.append((row, [row]))
-    return tables
+    tables = [list(table_rows) for _, table_rows in groupby(rows, key=itemgetter("collective", "topology", "ranks"))]
+    return [(table_rows[0], table_rows) for table_rows in tables]
 
 
 def _pair_in_place(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
@@ -421,10 +418,9 @@ def _plan_cell(row: Row) -> str:
 def _align_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table under nccl-tests' two head lines, columns to the right."""
     table = [[*CALL_COLUMNS, *TIME_COLUMNS, *TIME_COLUMNS, *COMPARED_COLUMNS, "plan"], [*UNITS, ""], *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
-    for number, row in enumerate(table):  # the last column holds names
-        lines[number] = lines[number][: len(lines[number]) - widths[-1]] + row[-1]
+    # the last column holds names, which are to the left
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]
+    lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in table]
     # Titles are centred above the columns of times, out of place and in place; two blanks separate columns.
     calls, times = len(CALL_COLUMNS), len(TIME_COLUMNS)
     call_width = sum(widths[:calls]) + 2 * calls

@@ -17,7 +17,7 @@ def show_progress(log: bool = False, unit: str = "planner calls") -> Iterator[Ca
     also between two calls.
 
     `log`: without a terminal, print only when the function is called, at most once every few seconds. `unit`: what is
-    counted.
+    counted, named only in lines that are printed without `log`.
     """
     if not sys.stderr.isatty() and log:
         lines = ThrottledLog()

@@ -31,7 +31,7 @@ MAX_ROWS, MAX_WAITS = 2**20, 2**23  # a node per row and an edge per wait: files
 ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
 
 _GPU_OPERATION = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
-# Node numbers of message m: send 4 m + 1, receive 4 m + 2, combination 4 m + 3; 4 m is left out
+# Node numbers of message m: send 4 m + 1, receive 4 m + 2, combination 4 m + 3; 4 m is left out, so none is 0
 _NUMBERS_PER_MESSAGE = 4
 
 

@@ -56,7 +56,8 @@ def figures_in(text: str) -> Level:
     figures = {name: tuple(rows[size][i] for size in sizes) for i, name in enumerate(head[1:])}
     if all(len(set(values)) == 1 for values in figures.values()):
         sizes, figures = sizes[:1], {name: values[:1] for name, values in figures.items()}
-    return Level(within="", sizes=sizes, **figures)  # type: ignore[arg-type]  # it reads the numbers exactly
+    # within="": between all ranks; Level converts the texts to floats
+    return Level(within="", sizes=sizes, **figures)  # type: ignore[arg-type]
 
 
 def _check_head(fields: tuple[str, ...]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from itertools import islice, pairwise, product
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ MAX_LINKS = 2**17  # directed links of a file of TACOS, cables of one of ns-3
 # How the GPUs of a dimension are joined, by the names that the versions of ASTRA-sim have for it
 _SHAPES = {
     "ring": "ring", "fullyconnected": "full", "alltoall": "full", "switch": "switch", "mesh": "line", "line": "line",
-    "torus": "ring", "mesh2d": "line",
+    "torus": "ring",
+    "mesh2d": "line",  # as one of several words; alone, `_read_shapes` makes two dimensions of Mesh2D
 }  # fmt: skip
 
 
@@ -206,18 +207,15 @@ def _parallel_links(shape: str, size: int, links: Fraction | None) -> Fraction:
 
 def _add_dimension(links: _Links, shape: str, sizes: Sequence[int], axis: int, kind: LinkType) -> None:
     """Add the links among nodes that differ along this axis alone; the first axis varies fastest."""
-    size, stride = sizes[axis], math.prod(sizes[:axis])
+    size = sizes[axis]
     if size < 2:
         return
-    other_axes = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
-    strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
     links_per_line = size * (size - 1) if shape == "full" else 2 * size  # a line of GPUs has two fewer than a ring
     line_count = math.prod(sizes) // size
     check_link_count(links.count + links_per_line * line_count, "the network", MAX_LISTED)
     # a row of ranks along this axis for each choice of the other coordinates
-    for other_coordinates in product(*reversed(other_axes)):
-        base = sum(coordinate * step for coordinate, step in zip(reversed(other_coordinates), strides, strict=True))
-        line = [base + i * stride for i in range(size)]
+    ranks = np.arange(math.prod(sizes)).reshape(sizes[::-1])
+    for line in np.moveaxis(ranks, -1 - axis, -1).reshape(-1, size).tolist():
         if shape == "switch":
             switch = links.add_switch(f"dim{axis}/switch{links.switch_count}")
             pairs = [(rank, switch) for rank in line]
@@ -288,7 +286,8 @@ def _read_ns3(path: str, name: str) -> Probed:
     values = [int(word) for word in head if re.fullmatch(r"[0-9]{1,7}", word)]
     if len(values) == 3:
         (nodes, switches, cables), nvswitches = values, 0
-    elif len(values) in (5, 6):  # nodes, GPUs per server, NVSwitches, other switches, links; the rest is not read
+    # nodes, GPUs per server, NVSwitches, other switches, links; a sixth number, as a type of GPU, is not read
+    elif len(values) in (5, 6):
         nodes, _, nvswitches, other_switches, cables = values[:5]
         switches = nvswitches + other_switches
     else:
