@@ -54,6 +54,7 @@ from antiphon.cost.fit.loggp_tables import RTT, SERVER, SIMULTANEOUS, RoundTrip
 from antiphon.units import format_size
 
 NAMES = ("L", "o_s", "o_r", "g", "G")  # LogGP's parameters
+SIGNALS = ("half", "gap", "o_s", "o_r")  # see the module
 GROWTH_CONFIDENCE = 0.99  # confidence at which growth with the size must differ from 0
 MAX_UNREPORTED_ERROR = 0.1  # root mean square of relative errors; above this, a note warns the user
 MIN_PORT_RATIO = 2.0  # ports limit certainly if their gaps take this many times as long as the shared resource
@@ -73,8 +74,8 @@ class LogGPFit:
 
     @cached_property
     def radices(self) -> dict[str, Radix]:
-        """The number of messages that a rank, and a node, sends and receives at once: `send`, `receive`, `device`,
-        `node`."""
+        """The number of messages at once: of a rank `send`, `receive` and the smaller of both, `device`; `node`: from a
+        host to another (loggp_radix.py)."""
         return fit_radices(self.simultaneous)
 
     def regime_of(self, nbytes: float) -> Regime:
@@ -105,13 +106,13 @@ class LogGPFit:
 
     @cached_property
     def extra_seconds(self) -> Floats:
-        """By size, the seconds by which several messages without delay take longer than one."""
+        """By size, the seconds by which the n messages without delay take longer than one; a size has one n."""
         medians = self.medians
-        start = [self.regime_of(size).start for size in medians.sizes]
-        transfer = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)  # (s-1) G, seconds
+        starts = [self.regime_of(size).start for size in medians.sizes]  # g and G do not grow within a regime
+        transfer = np.array([start["G"] for start in starts]) * (medians.sizes - 1)  # (s-1) G, seconds
         # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
-        # `excess_half_trips`: the time by which n messages take longer than one, in transfers of one at that resource.
-        gaps: Floats = (np.array([figures["g"] for figures in start]) + transfer) * medians.turns
+        # Half a round trip of a large message is almost (s-1) G, and excess_half_trips is in units of it.
+        gaps: Floats = (np.array([start["g"] for start in starts]) + transfer) * medians.turns
         return gaps if medians.excess_half_trips is None else np.maximum(gaps, transfer * medians.excess_half_trips)
 
     @cached_property
@@ -147,7 +148,7 @@ class LogGPFit:
                 f"the delay is too short to determine o_s at {', '.join(short[:6])}{', ...' if len(short) > 6 else ''}"
                 ": it must cover the gap, o_s + d >= g + (s-1) G"
             )
-        for regime_break in self.breaks:
+        for regime_break in self.breaks:  # `before`: the first size of the later regime
             if regime_break.earliest != regime_break.before or regime_break.latest != regime_break.before:
                 yield (
                     f"the regime from {format_size(regime_break.before)} on may as well begin anywhere from "
@@ -193,7 +194,7 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     simultaneous_fits = fit_simultaneous(measured)
     medians = find_medians(measured, simultaneous_fits)
     signals = []
-    for name in ("half", "gap", "o_s", "o_r"):
+    for name in SIGNALS:
         # Regimes: a change of a figure by less than MIN_REGIME_CHANGE counts as noise and does not begin a new one.
         error = np.hypot(medians.error_of[name], MIN_REGIME_CHANGE * medians.signal(name))
         signals.append((medians.signal(name), medians.usable_errors(name, error)))
@@ -210,7 +211,10 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
 
 @dataclass
 class _Figures:
-    """The figures of a regime, filled in one after the other while they are fitted; fields as in `Regime`."""
+    """The figures of a regime, filled in one after the other while they are fitted; fields as in `Regime`.
+
+    `start` are values at the first size of the regime, by name; `slope` their growth per byte.
+    """
 
     figures: dict[str, Estimate] = field(default_factory=dict)
     growth: dict[str, Estimate] = field(default_factory=dict)
@@ -227,7 +231,7 @@ class _Fitter:
         error_factors = []  # per signal
         self.weights: dict[str, Floats] = {}
         degrees_of_freedom = 0
-        for name in ("half", "gap", "o_s", "o_r"):
+        for name in SIGNALS:
             y, sd = medians.signal(name)[span], medians.usable_errors(name, medians.error_of[name])[span]
             # weight of each size in a line, by Huber; 0 where the signal must not be used: its error is infinite there
             self.weights[name] = weights_of(self.sizes, (y, sd))
@@ -254,6 +258,7 @@ class _Fitter:
         for name in ("o_s", "o_r"):
             matrix = self.medians.maps[name][self.span]
             remaining_rows = remaining_rows - self._fit_overhead(name, matrix, fit, minimum=0.0)
+        # L as the overheads: a constant or a line; the data may make it negative
         self._fit_overhead("L", remaining_rows, fit, minimum=-math.inf)
         low, high = int(self.sizes[0]), int(self.sizes[-1])
         return Regime(low, high, {name: fit.figures[name] for name in NAMES}, fit.growth, fit.start, fit.slope)
@@ -428,6 +433,7 @@ def _regime_remarks(regime: Regime) -> Iterator[str]:
             f"{where}: overheads and transfer together are more than half a round trip, by up to "
             f"{-latencies.min():.3g} s: some go on at the same time; a profile takes the overheads without that part"
         )
+        # L + o_s + o_r below 0, up to rounding: (s-1) G of many messages alone exceeds half a round trip of one
         if (latencies + overheads < NEGLIGIBLE * latencies).any():
             yield f"{where}: a message alone is faster than one of many by so much that a profile cannot say both"
 

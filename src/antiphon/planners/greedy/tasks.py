@@ -217,7 +217,7 @@ def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) 
 
 def _explain_unreachable(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
     """Return the error for a rank that no hop sequence reaches."""
-    reach = Reach(topology)
+    reach = Reach(topology)  # unlike hops (hops.py): links without bandwidth, too, and all distances between ranks
     for holder in holders:
         if rank in reach.tree_from(holder):
             return Unsupported(

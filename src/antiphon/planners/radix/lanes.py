@@ -52,8 +52,8 @@ def format_sizes(sizes: Iterable[int]) -> str:
 def groups_by_place(topology: Topology, collective: Collective, order: Order) -> tuple[list[int], list[int]]:
     """Return the ranks ordered by hosts (or in the requested order), and the sizes of the groups: the ranks per host.
 
-    Within a single host the places inside it give the groups; otherwise their size is the divisor of P nearest its
-    square root.
+    Within a single host the places inside it give the groups. If places give one group, or groups of single ranks, all
+    groups have the size `divisor_near_root` of P.
 
     >>> from antiphon.core.topology import build
     >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
@@ -69,6 +69,7 @@ def groups_by_place(topology: Topology, collective: Collective, order: Order) ->
         k = divisor_near_root(len(seating))
         return seating, [k] * (len(seating) // k)
     number = {rank: i for i, group in enumerate(groups) for rank in group}
+    # in a requested order, ranks of a host that are not neighbours are in several groups
     return seating, [len(list(run)) for _, run in groupby(seating, key=number.__getitem__)]
 
 

@@ -74,7 +74,7 @@ def _most_rings_cached(
         # factors of a complete network, one per distance: every rank is followed by the rank at this distance. Some of
         # them are many short cycles, which are then joined
         rotations = [[(rank + distance) % size for rank in range(size)] for distance in range(1, size)]
-        # all links have equally many units: as many copies of each cycle fit
+        # all links have equally many units: as many copies of each cycle fit. Without cycles ([]: not joined), go on
         cycles = _factors_to_cycles(join_by_swaps(rotations, seed), members) * widths.pop()
         if len(cycles) == limit:
             return RingsFound(cycles, limit, because)
@@ -176,7 +176,7 @@ def _regular_units(
 
 
 def _factors_to_cycles(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
-    """Return factors that are single cycles as ranks in order."""
+    """Return each factor, which must be a single cycle, as its ranks in order."""
     cycles = []
     for factor in factors:
         cycle, successor = [0], factor[0]

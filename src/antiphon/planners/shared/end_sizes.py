@@ -66,6 +66,7 @@ class Pipeline:
     """An unpipelined schedule prepared for pipelining: its loads by resource and step, its latency by step."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
+        # `pieces` may also be an array, one number per chunk; pieces of the input are dropped
         is_unpipelined = isinstance(schedule.pieces, int) and schedule.pieces == 1
         self.schedule = schedule if is_unpipelined else replace(schedule, pieces=1)
         self.topology = topology
@@ -159,7 +160,7 @@ class Pipeline:
         return merge(copies, [size for _, size, _ in nonempty])
 
     def _to_sizes(self, fractions: EndFractions, pieces: int) -> EndSizes:
-        """Return sizes, which are whole numbers in any unit (`round_to`), with their predicted time."""
+        """Return sizes with their predicted time. `fractions`: whole numbers (of `round_to`, or the middle alone)."""
         before, behind = (tuple(int(size) for size in end) for end in (fractions.before, fractions.behind))
         time = self._seconds_per_byte(fractions, pieces)
         return EndSizes(before, int(fractions.middle), behind, pieces, time, self._latency_seconds(fractions, pieces))
