@@ -66,6 +66,7 @@ class Devices {
             memset((void *)memory_of[rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T));
             memset((void *)memory_of[rank].scratch, 0x33, (size_t)max_scratch(sizes, rank) * sizeof(T));
             T *const buffer = IN_PLACE ? memory_of[rank].output : memory_of[rank].input;
+            /* all rows, as there is one block: from 0 in steps of 1 */
             fill_or_check(HELD, HELD_ROWS, CONTRIBUTIONS, rank, buffer, sizes[0].unit, 0, 1, true);
         }
     }
@@ -90,6 +91,7 @@ class Devices {
         call.number = number;
         /* whether it first waits until all ranks have begun it (boxes.h) */
         call.opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->receives_all && sizes[variant].unit > 0);
+        /* plans with packets: before their flags repeat, a half of the boxes is emptied (boxes.h) */
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             for (i64 i = 0; i < BOX; ++i) memory_of[rank].box[half_of(number) + i] = 0;
         const i64 blocks = STREAMS * call.lanes;
@@ -103,7 +105,7 @@ class Devices {
                 run_block(call, block / blocks, (u32)(block % blocks));
                 running.fetch_sub(1);
             });
-        /* copies of copy engines, as in code without packets: variant 0 */
+        /* only plans without packets have copies by copy engines, so the sizes are those of variant 0 */
         each_copy(memory_of, sizes[0], call.launch,
                   [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
         for (const double end = now() + CALL_TIMEOUT; running.load() && now() < end;) back_off();

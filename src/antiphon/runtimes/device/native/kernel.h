@@ -37,7 +37,7 @@ struct Run {
     const u32 *stop;   /* the stop flag */
     Line line;         /* the cuts of a unit, in elements (move.h) */
     u64 call;          /* its number */
-    i64 classes;
+    i64 classes;       /* sizes of slots of scratch */
     u32 rank, ranks, lanes, rounds;
     int type, op;         /* by number (numbers.h) */
     u32 packets;          /* whether messages go by packets */
@@ -113,7 +113,7 @@ template <typename T> struct InBoxes {
 template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
     const i64 half = half_of(now.call);
-    u32 turn = 0;
+    u32 turn = 0; /* the thread that handles the next first packet (combine_packets) */
     const int op = step.kind == FOLD ? run.op : (int)SUM;
     /* the places of a put or fold have equal spans (a cut and a number of atoms: Argument in table.h), so the first will do */
     const i64 each = step.kind == PUT ? 2 : step.count; /* arguments: from and to; or all results and operands */
@@ -175,10 +175,12 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
         for (i64 k = 0; k < step.count; k += 2)
             copy_span<T>(run.line, span(a[k + 1]), share, address<T>(run, a[k + 1]), address<T>(run, a[k]));
     else if (step.kind == DIVIDE) {
+        /* `more` is the divisor */
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
     } else if (step.kind == PERMUTE) {
         const InTable<T> places(run, a, 0, step.count);
-        /* each PERMUTE step is a cycle; thread 16 * step.first begins, so another one in each cycle (`turn`, move.h) */
+        /* each PERMUTE step is a cycle of two places or more, an argument each: so the `turn` of cycles (move.h) differs by 32,
+         * the threads of a warp, or more */
         permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return places.place(k); });
     } else {
         const InTable<T> places(run, a, step.more, step.count);
@@ -226,7 +228,7 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
                 failed |= await_signals(run, now.call, step, signals, round);
             else if (step.kind == SYNC) {
                 if (sync_block(failed)) return 1;
-            } else if (!run.packets || step.kind == DIVIDE)
+            } else if (!run.packets || step.kind == DIVIDE) /* after a wait that failed, a sync comes before its data is used */
                 carry_out<T>(run, step, share);
             else if (!failed) /* after a failure only meet the other threads of the block, at the next sync */
                 failed = carry_packets<T>(run, now, step, share);
