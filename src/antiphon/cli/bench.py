@@ -83,7 +83,7 @@ def bench_plans_command(
     """
     from antiphon.runtimes.measure.bench import check_names, decides
 
-    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]  # paths of -o, all of one kind
+    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]  # paths of -o; --fit is only checked
     measured_profile = None if profile is None else as_profile(profile)
     sizes = parse_span(nbytes, "--nbytes").sizes(FACTOR)
     runtime, runtime_options = arg.split_runtime(on)

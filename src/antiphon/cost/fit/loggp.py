@@ -257,9 +257,9 @@ class _Fitter:
         remaining_rows = self.medians.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
             matrix = self.medians.maps[name][self.span]
-            remaining_rows = remaining_rows - self._fit_overhead(name, matrix, fit, minimum=0.0)
-        # L as the overheads: a constant or a line; the data may make it negative
-        self._fit_overhead("L", remaining_rows, fit, minimum=-math.inf)
+            remaining_rows = remaining_rows - self._fit_constant_or_line(name, matrix, fit, minimum=0.0)
+        # the data may make L negative
+        self._fit_constant_or_line("L", remaining_rows, fit, minimum=-math.inf)
         low, high = int(self.sizes[0]), int(self.sizes[-1])
         return Regime(low, high, {name: fit.figures[name] for name in NAMES}, fit.growth, fit.start, fit.slope)
 
@@ -340,7 +340,7 @@ class _Fitter:
 
         return lines
 
-    def _fit_overhead(self, name: str, matrix: Floats, fit: _Figures, minimum: float) -> Floats:
+    def _fit_constant_or_line(self, name: str, matrix: Floats, fit: _Figures, minimum: float) -> Floats:
         """Fit a figure as a constant, or as a line if a slope is certain. Return the row of its value at each size.
 
         `matrix`: per size the row of the figure as measured there. `minimum`: the least value that is possible.

@@ -38,7 +38,7 @@ class Devices {
     u32 stop = 0;
 
     T *allocate(i64 elements) {
-        memory.emplace_back((size_t)elements + 16); /* never empty: a buffer of 0 elements has an address, too */
+        memory.emplace_back((size_t)elements + 16); /* 16 more, as on GPUs: a buffer of 0 elements has an address, too */
         return memory.back().data();
     }
 
