@@ -640,3 +640,22 @@ def test_the_fuzzer_finds_a_judge_that_sleeps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(fuzzer, "judge", lambda code: None)
     with pytest.raises(harness.Found, match="judged right, but"):
         harness.run(fuzzer.NAME, fuzzer.one, 50, 1)
+
+
+def test_blocks_of_any_weight_are_judged_and_those_of_weight_0_rule_packets_out() -> None:
+    """A rank that sends nothing to another may be two calls ahead of it, when both halves of scratch may be in use."""
+    for kind, weights in (
+        ("allgather", [1, 0, 2]),
+        ("reducescatter", [1, 0, 2]),
+        ("alltoall", [0, 1, 0, 0, 0, 1, 1, 0, 0]),
+    ):
+        plan = antiphon.plan(Collective(kind, 3, weights=weights), antiphon.topology("ring:ranks=3"))
+        files = emit(plan, "mscclpp-json", options={"alone": True, "packets": "64KB"})
+        plans = [name for name in files if name.startswith("plan")]
+        assert plans
+        assert not any("packets" in name for name in plans)
+        for name in plans:
+            code = plan_of(
+                b"".join([files[name]] if isinstance(files[name], bytes) else files[name]), collective=plan.collective
+            ).code
+            assert judge(code) is None, (kind, name)

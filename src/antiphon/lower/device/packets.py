@@ -10,7 +10,8 @@ and results to be forwarded leave as they are computed.
     rank 1: wait for 0; fold scratch + y into z                  fold slot 0 + y into z
 
 Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun. They
-wait for it, unless the call before has shown them that the box is free (`receives_all`; boxes.h of the GPU engine).
+wait for it, unless the call before has shown them that the box is free (`receives_all` in its table; boxes.h of the
+GPU engine).
 
 Addresses and sizes are counted in atoms (atoms.py). A *connection* is a pair (sender, receiver).
 """
@@ -24,10 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antiphon.core.program import Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.atoms import Atoms
-from antiphon.lower.onesided import packets as onesided_packets
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Place, StreamMove, Streams, StreamStep
 from antiphon.lower.onesided.steps import RankSteps
 
@@ -66,12 +65,6 @@ class Boxes:
     numerator: int = 0
     atoms: int = 1  # the greatest number of atoms in a slot
     openings: list[list[Opening]] = field(default_factory=list)  # by stream, then by rank
-
-
-def receives_all(program: Program) -> bool:
-    """Return whether a rank that ends has received from all others at every size, and so knows that all have begun."""
-    # The kinds that can use packets bring data of every rank to every rank; only blocks of weight 0 are not sent.
-    return onesided_packets.can_use_packets(program) and bool((program.collective.weights > 0).all())
 
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:

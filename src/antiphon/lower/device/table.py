@@ -26,7 +26,7 @@ from antiphon.core.transform import unjoined
 from antiphon.errors import Unsupported
 from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
-from antiphon.lower.device.packets import Boxes, Opening, by_packets, receives_all
+from antiphon.lower.device.packets import Boxes, Opening, by_packets
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.form import (
     FOLD,
@@ -42,6 +42,7 @@ from antiphon.lower.onesided.form import (
     StreamMove,
     StreamStep,
 )
+from antiphon.lower.onesided.packets import can_use_packets
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, find_switched
 
@@ -296,7 +297,7 @@ class _Writer:
             np.array(self.arguments, np.int64),
         ]  # fmt: skip
         input_weight, output_weight = (int(weights[self.rank]) for weights in program.weights)
-        of_packets = (boxes.slots[self.rank], boxes.atoms, int(receives_all(program))) if boxes else (0, 0, 0)
+        of_packets = (boxes.slots[self.rank], boxes.atoms, int(can_use_packets(program))) if boxes else (0, 0, 0)
         head = [
             MAGIC, VERSION, program.ranks, self.rank, int(program.in_place), addresses.denominator, input_weight,
             output_weight, len(addresses.cuts), len(classes), len(regions), len(blocks), len(self.steps),

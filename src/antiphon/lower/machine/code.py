@@ -55,7 +55,10 @@ class CellPlaces:
         """
         scratch_cells = np.asarray(scratch, np.int64)
         input_side, output_side = sides(collective, in_place)
-        size = [np.bincount(side.rank, minlength=collective.ranks) * grain for side in (input_side, output_side)]
+        size = [
+            np.bincount(side.rank, collective.weights[side.block], collective.ranks).astype(np.int64) * grain
+            for side in (input_side, output_side)
+        ]
         # in place `output_side.size` is that of the one buffer (`sides`)
         data_cells = (size[INPUT] + size[OUTPUT]) if not in_place else output_side.size * grain
         begin = np.concatenate([[0], np.cumsum(data_cells + scratch_cells)]).astype(np.int64)

@@ -59,8 +59,9 @@ class CodeCase:
     @staticmethod
     def of(code: Code, random: Random) -> CodeCase:
         """Draw random contributions for a code, and compute initial and required values."""
-        grain, relation = code.grain, code.collective.relation  # grain: cells per weight 1 of a block
-        # Every contribution gets `grain` random values, one per cell (per weight 1 of its block); index 0 means empty.
+        relation = code.collective.relation
+        cell_counts = (code.collective.weights * code.grain).tolist()  # of each block; grain: cells per weight 1
+        # Every contribution gets a random value per cell of its block; index 0 means empty.
         # A contribution is a pair: a block of the collective and its number there (`name`).
         input_side, output_side = sides(code.collective, code.in_place)
         values = [0]
@@ -69,38 +70,44 @@ class CodeCase:
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
             index_of[block, name] = len(values)
             of_block.setdefault(block, []).append(len(values))
-            values += [_draw_contribution(random.getrandbits(128)) for _ in range(grain)]
+            values += [_draw_contribution(random.getrandbits(128)) for _ in range(cell_counts[block])]
         sums: dict[tuple[int, ...], int] = {}  # the contributions of a sum -> its index
 
-        def index_of_sum(contributions: list[int]) -> int:
-            """Return the index of the first of the `grain` sums of these contributions."""
+        def index_of_sum(block: int, contributions: list[int]) -> int:
+            """Return the index of the first of the sums, one per cell, of these contributions to a block."""
             if len(contributions) == 1:
                 return contributions[0]
             # Equal sums share an index, so that memory is linear in distinct sums.
             key = tuple(contributions)
             if key not in sums:
                 sums[key] = len(values)
-                values.extend(map(sum, zip(*(values[first : first + grain] for first in contributions), strict=True)))
+                terms = (values[first : first + cell_counts[block]] for first in contributions)
+                values.extend(map(sum, zip(*terms, strict=True)))
             return sums[key]
 
         # What `want` -1 stands for: the sum of all contributions to the block.
-        sum_of_block = {block: index_of_sum(contributions) for block, contributions in of_block.items()}
+        sum_of_block = {block: index_of_sum(block, contributions) for block, contributions in of_block.items()}
         held: dict[tuple[int, int], list[int]] = {}  # (rank, block) -> the contributions that the rank begins with
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
             held.setdefault((rank, block), []).append(index_of[block, name])
-        initial_index = {rank_block: index_of_sum(contributions) for rank_block, contributions in held.items()}
+        initial_index = {
+            (rank, block): index_of_sum(block, contributions) for (rank, block), contributions in held.items()
+        }
         required_index: dict[tuple[int, int], int] = {}  # (rank, block) -> the index of the required value
         columns = (relation.post_rank, relation.post_block, relation.post_want)
         for rank, block, want in zip(*(column.tolist() for column in columns), strict=True):
             contributions = [index_of[block, name] for name in relation.wants[want]] if want >= 0 else []
-            required_index[rank, block] = index_of_sum(contributions) if want >= 0 else sum_of_block[block]
+            required_index[rank, block] = index_of_sum(block, contributions) if want >= 0 else sum_of_block[block]
 
         def expand_to_cells(side: Side, kind: int, block_index: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
             """Return all cells of the inputs or outputs, and the index of the value of each."""
-            rows = [(cell, block_index[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
-            table, counts = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
-            return concat_ranges(table[:, 0], counts), concat_ranges(table[:, 1], counts)
+            rows = [
+                (cell, block_index[rank, block], cell_counts[block])
+                for rank, block, cell in cells_of_side(code, side, kind)
+            ]
+            cells, indices, counts = np.array(rows, np.int64).reshape(-1, 3).T
+            return concat_ranges(cells, counts), concat_ranges(indices, counts)
 
         inputs, input_values = expand_to_cells(input_side, INPUT, initial_index)
         initial = np.zeros(int(code.places.begin[-1]), np.int64)

@@ -62,10 +62,12 @@ KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
 def can_use_packets(program: Program) -> bool:
-    """Return whether the result of every rank depends on data of every rank, and the program uses no switch."""
+    """Return whether every rank receives data of all others at every size, and the program uses no switch."""
     collective = program.collective
     switched = bool(len(program.joint)) and int(program.joint.max(initial=-1)) >= 0
-    return collective.kind in KINDS and len(collective.members) == collective.ranks and not switched
+    # a block of weight 0 is not sent, so a rank could end before the one whose block it is has begun
+    all_sent = collective.kind in KINDS and bool((collective.weights > 0).all())
+    return all_sent and len(collective.members) == collective.ranks and not switched
 
 
 class ByPackets:
