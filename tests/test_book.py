@@ -144,12 +144,13 @@ def test_isomorphic_allocations_share_what_jobs_learn() -> None:
 
     def book_of(*only: int) -> Book:
         machine = antiphon.topology("dgx1v", only=only)
-        return make_book([plan("allreduce", planner, machine, ranks=only) for planner in ("trees", "ring")])
+        kinds = (("allreduce", "trees"), ("allreduce", "ring"), ("allgather", "trees"))
+        return make_book([plan(kind, planner, machine, ranks=only) for kind, planner in kinds])
 
     first, second, other = itertools.starmap(book_of, [(0, 1, 4, 5), (2, 3, 6, 7), (0, 3, 4, 7)])
     assert first.programs != second.programs
     keys = [page.key for page in first.pages]
-    assert len(set(keys)) == 2
+    assert len(set(keys)) == 3
     assert keys == [page.key for page in second.pages]
     assert not set(keys) & {page.key for page in other.pages}
 

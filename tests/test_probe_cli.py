@@ -124,6 +124,8 @@ def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str])
     for wrong, message in [
         ("", "Missing argument 'FABRIC'"),
         ("switch:boxes=2:only=0", "only=: names hosts of a network"),
+        ("net.txt:only=", "net.txt:only=: names no hosts"),
+        ("net.txt:only=n1 --only n2", "--only: leave it out beside"),
         ("switch:boxes=1", "boxes=1: expected"),
         ("switch:boxes=2,nic=400", "nic: '400' has no unit"),
         ("rails:nic=400Gbit/s", "fabric rails needs boxes"),

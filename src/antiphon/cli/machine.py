@@ -204,7 +204,11 @@ def join_command(
     In the environment of a Slurm job only its hosts are taken.
     """
     out = sort_outputs("topology join", output)["machine"]
-    fabric, _, hosts = fabric.partition(":only=")
+    fabric, separator, hosts = fabric.partition(":only=")
+    if separator and (only or not hosts):
+        raise Invalid(
+            f"{fabric}:only=: names no hosts" if not hosts else "--only: leave it out beside FABRIC:only=HOSTS"
+        )
     hosts = hosts or only
     if fabric.partition(":")[0] in ("switch", "rails"):
         if hosts:

@@ -59,7 +59,8 @@ def emit_with_runners_up(
         emitted = emit(plans, name, nbytes=nbytes, options=options)
     count = len(notes)
     for kind, tuned_bytes in sorted(emitted.unserved):
-        plans[kind], plan_notes = _add_other(plans[kind], tuned_bytes, name, options)
+        key = next(key for key, plan in plans.items() if plan.collective.kind == kind)
+        plans[key], plan_notes = _add_other(plans[key], tuned_bytes, name, options)
         notes += plan_notes
     if len(notes) > count:
         emitted = emit(plans, name, nbytes=nbytes, options=options)

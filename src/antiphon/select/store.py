@@ -345,7 +345,7 @@ class Store:
         return answer
 
     def exists(self) -> bool:
-        """Return whether anything was ever stored here."""
+        """Return whether the place exists."""
         return self._storage.exists()
 
     def prepare(self) -> None:

@@ -2,8 +2,9 @@
 
 A rank may leave a broadcast (reduce, scatter, gather) before others enter it, which packets do not allow: files for
 both cannot be registered together. So either the other collectives do without packets, or the broadcast is left to the
-GPU library, and the choice with the greater gain is written. A gain is the sum, over sizes that double and over
-collectives, of the logarithm of the factor by which the files are predicted to be faster than what serves without them.
+GPU library, and the choice with the greater gain is written. A gain is the sum, over collectives and the sizes at which
+each range of a table is weighed (its ends, its tuned size, powers of two between), of the logarithm of the factor by
+which the files are predicted to be faster than what serves without them.
 
 Example, an HGX H100: packets gain up to 1.2x for three collectives up to 32 KiB, a file for broadcast 1.2x for one.
 """
@@ -93,8 +94,12 @@ def _find_gain(plans: Mapping[str, Plan], protocol: str, alone: bool) -> Gain:
 
     Plans without predicted times by protocol gain nothing.
     """
-    factors = [(factor, kind, size) for kind, plan in plans.items() for factor, size in _factors(plan, protocol, alone)]
-    # rounded: the choice depends on no last bit of a float
+    # rounded, so that equal gains are equal whatever the last bits of floats are
+    factors = [
+        (round(factor, 6), kind, size)
+        for kind, plan in plans.items()
+        for factor, size in _factors(plan, protocol, alone)
+    ]
     return Gain(round(sum(log(factor) for factor, _, _ in factors), 6), *max(factors, default=Gain()[1:]))
 
 

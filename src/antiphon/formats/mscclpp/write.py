@@ -89,8 +89,8 @@ def mscclpp_json(
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
         all ranks exchange data and no switch combines; 0: none; yes: where a tuned plan is predicted to be faster by
-        packets than by plain data, and than NCCL. Default: yes, unless the files for broadcast, reduce, gather and
-        scatter, which rule packets out, are predicted to gain more.
+        packets than by plain data, and than NCCL. A size or yes leaves broadcast, reduce, gather and scatter, which
+        rule packets out, to NCCL. Default: yes, unless files for these are predicted to gain more.
     staged
         Large calls pass through shared scratch: new buffers need no new connections, nor equal offsets at all ranks.
         All received data is copied once more. Smaller calls are served by packets alone.

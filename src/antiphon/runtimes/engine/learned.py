@@ -2,8 +2,9 @@
 
 A file has a line per candidate of each collective, number of ranks, root and size: how often it was timed, its latest
 median, its spread, and whether it is the one that is used. A candidate is a plan in a number of slices. It is known by
-a key, which is equal on isomorphic machines (serve/book.py), or by the checksum of its program, as in earlier versions;
-so lines of other plans are never used. The cells of a line are the fields of `LearnedLine`, with tabs between:
+a key, which is equal on isomorphic machines and for plans that differ only in what the key does not count
+(serve/book.py), or by the checksum of its program, as in earlier versions. The cells of a line are the fields of
+`LearnedLine`, with tabs between:
 
     allreduce 8 -1 1048576 5f3a01c2 4 120 0.000210 0.000205 0.000260 1 ring
 """
