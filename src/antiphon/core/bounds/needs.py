@@ -186,14 +186,14 @@ def _custom_needs(collective: Collective) -> Needs:
     return Needs(block_of, holders_of, dst_of, tuple(index), collective.weights, _begins_joined(relation))
 
 
-def _usable_holders(values: dict[int, Counter[int]], wanted: tuple[int, ...] | None) -> Holders:
+def _usable_holders(values: dict[int, Counter[int]], wanted_ids: tuple[int, ...] | None) -> Holders:
     """Return, per wanted contribution, the ranks whose initial value has it and nothing that is not wanted.
 
-    `values`: per rank, how often its initial value of the block has each contribution. `wanted`: the wanted
+    `values`: per rank, how often its initial value of the block has each contribution. `wanted_ids`: the wanted
     contributions; None: all.
     """
     present = {contribution for value in values.values() for contribution in value}
-    target = Counter(present if wanted is None else wanted)
+    target = Counter(present if wanted_ids is None else wanted_ids)
     holders_of: dict[int, set[int]] = {contribution: set() for contribution in target}
     for rank, value in values.items():
         if value <= target:  # of Counters: it has no contribution more often than wanted
