@@ -272,11 +272,11 @@ def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR09
             key = draw.choice(["sends", "ratio_below"])
             entry[key] = entry["sends"] + draw.choice([-1, 1]) if key == "sends" else "9/2"
         elif "ratio_below" in entry:
-            # an allreduce must do all that a broadcast in it must, so that its proof proves as much about "plan"
-            others = {"ratio_below": ["9/2"]} | (
-                {"about": ["halves"]} if tree["collective"]["kind"] != "allreduce" else {}
-            )
-            key = draw.choice([*others, "steps"])
+            key = draw.choice(["ratio_below", "steps", "about"])
+            others = {
+                "ratio_below": ["9/2"],
+                "about": ["plan" if tree["collective"]["kind"] == "allreduce" else "halves"],
+            }
             entry[key] = draw.choice(others.get(key) or [entry["steps"] + 1])  # fewer steps: implied
         else:  # prices may well prove a stronger statement, too, but not that there is nothing
             entry |= {"chunks": len(again["blocks"][0][1]), "rounds": 99}
