@@ -361,6 +361,13 @@ def test_blocks_of_another_collective_are_refused() -> None:
         assert refusal(tree)
 
 
+def test_an_impossibility_of_a_part_of_an_allreduce_is_not_called_one_of_a_plan() -> None:
+    tree = json.loads(text_of("allreduce", "ring:ranks=4"))
+    entry = next(entry for entry in tree["impossible"] if entry["about"].startswith("broadcast from"))
+    entry["about"] = "plan"
+    assert refusal(tree) == "plan: it combines"
+
+
 def test_switches_only_forward() -> None:
     """A switch that kept a chunk for a later step would be a rank."""
     tree = json.loads(text_of("broadcast", "star:ranks=3"))

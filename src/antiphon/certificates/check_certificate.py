@@ -145,6 +145,7 @@ def problem_of(blocks, about):
     `about`: halves: the allgather in an allreduce; broadcast from r, reduce to r: some of its needs; else all needs."""
     problem, (action, _, root) = [], about.rpartition(" ")
     for weight, pre, post in blocks:
+        require(about != "plan" or len({*itertools.chain(*pre.values())}) < 2, "plan: it combines")
         wants = [(rank, want, name) for rank, want in post.items() for name in want]
         givers = [frozenset(r for r, ids in pre.items() if ids[name] and ids <= want) for _, want, name in wants]
         problem.append((weight, {(h, rank) for h, (rank, *_) in zip(givers, wants, strict=True) if rank not in h}))
@@ -178,8 +179,7 @@ def evaluate(machine, problem, dual, times, by_trees=False):
         payers = unpaid & {*share.get("blocks", unpaid)}
         unpaid -= payers
         families = [cost if rows is None else {(x, s): n for x, s, n in rows} for rows in share["families"]]
-        numbers = [n for lengths in (price, *families) for n in lengths.values()]
-        require(all(type(n) is int and n >= 0 for n in numbers), "a price is not allowed")
+        require(all(type(n) is int and n >= 0 for row in (price, *families) for n in row.values()), "a price is wrong")
         # All families may pay as much for a send as it costs. Else it is free, as if it came too early to be of use.
         surplus = {key: amount - sum(lengths.get(key, 0) for lengths in families) for key, amount in cost.items()}
         surplus_by_send = machine.sends(times, surplus)
@@ -270,7 +270,7 @@ def check(file):
     require({r for _, a, b in blocks for r in (*a, *b)} <= {*machine.ranks}, "blocks: no such rank")
     weights = [weight for weight, *_ in blocks]  # smallest whole numbers: a block is cut into a multiple of its weight
     require(min(weights) >= 0 and math.gcd(*weights) == 1, "blocks: a weight is negative, or all have a common divisor")
-    problem, weight, _ = problem_of(blocks, "plan")
+    problem, weight, _ = problem_of(blocks, "sums")
     into_ranks = {(x, 0): int(head in machine.ranks) for x, (_, head) in enumerate(machine.links)}
     hops = machine.sends([0] * len(machine.ranks), into_ranks)  # a step crosses one link into a rank
     least_steps = max(machine.cheapest_paths(h, hops)[rank] for w, needs in problem if w for h, rank in needs)
