@@ -9,6 +9,7 @@ import pytest
 from quick import in_turn
 
 import antiphon
+from antiphon.cli import run
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
@@ -150,6 +151,14 @@ def test_tune_uses_it_under_models_without_barriers() -> None:
     tried = {model: {c.planner for c in result.candidates} for model, result in results.items()}
     assert "dispatch" in tried["critical-path"] - tried["alpha-beta"]
     assert results["critical-path"].ranges[0].candidate.planner == "dispatch"
+
+
+def test_plan_prices_by_a_model_without_barriers(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `tune` does: barriers between the steps of such a plan would make it slow."""
+    assert run(["plan", "broadcast", "mesh:dims=2x2", "--planner", "dispatch", "--nbytes", "1KiB"]) == 0
+    assert "predicted by model critical-path" in capsys.readouterr().out
+    assert run(["plan", "broadcast", "mesh:dims=2x2", "--planner", "greedy", "--nbytes", "1KiB"]) == 0
+    assert "predicted by model alpha-beta" in capsys.readouterr().out
 
 
 def test_errors() -> None:

@@ -52,7 +52,8 @@ def plan(  # noqa: PLR0913
         Plan for this size, such as "64MiB": of several schedules the fastest at this size is returned. Default: the one
         nearest to the bandwidth bound, then to the latency bound.
     model
-        Cost model that decides which is fastest (`antiphon.available.models()`). Default: alpha-beta.
+        Cost model that decides which is fastest (`antiphon.available.models()`). Default: alpha-beta, and critical-path
+        for `dispatch`.
     options
         Options of the planner, such as {"pieces": 4}.
     deterministic

@@ -22,7 +22,15 @@ from antiphon.core.collective import Collective, kind_named
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
-from antiphon.select import SeveralOrders, choose_plan, every_plan, exact_rounds, figures_of, load_plans
+from antiphon.select import (
+    SeveralOrders,
+    choose_plan,
+    default_model,
+    every_plan,
+    exact_rounds,
+    figures_of,
+    load_plans,
+)
 from antiphon.select.parse_request import names_groups
 from antiphon.select.repair import slicing_size
 from antiphon.show.columns import LABEL_INDENT, paragraph, table
@@ -79,15 +87,15 @@ def plan_command(
 ) -> None:  # fmt: skip
     """Plan a collective, verify the schedule, and print how far it is from the lower bounds.
 
-    If a planner finds several schedules, the best is kept: for --nbytes the fastest by --model (alpha-beta), else the
-    one nearest to the bandwidth bound. The default planner is ring, which may be far from the bound: `antiphon tune`
-    tries all. --deterministic keeps only schedules that combine every element in one order; without --planner it
-    compares several planners. The options chunks, steps and rounds ask planner sccl for one point; if there is no plan,
-    the bound that forbids it, or what was searched, is printed (exit code 1). A picture shows the trees along which the
-    data travel. --from composes plans for groups of ranks of one machine: reducescatters within boxes, allreduces among
-    ranks that hold the same blocks, allgathers within boxes make an allreduce, verified as a whole. COLL and TOPO may
-    then be left out, or state the result to check. --repair takes a plan for the intact machine and the degraded one as
-    TOPO (topology degrade): what still works stays, the rest is planned anew.
+    If a planner finds several schedules, the best is kept: for --nbytes the fastest by --model (alpha-beta; of dispatch
+    critical-path), else the one nearest to the bandwidth bound. The default planner is ring, which may be far from the
+    bound: `antiphon tune` tries all. --deterministic keeps only schedules that combine every element in one order;
+    without --planner it compares several planners. The options chunks, steps and rounds ask planner sccl for one point;
+    if there is no plan, the bound that forbids it, or what was searched, is printed (exit code 1). A picture shows the
+    trees along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within
+    boxes, allreduces among ranks that hold the same blocks, allgathers within boxes make an allreduce, verified as a
+    whole. COLL and TOPO may then be left out, or state the result to check. --repair takes a plan for the intact
+    machine and the degraded one as TOPO (topology degrade): what still works stays, the rest is planned anew.
     """
     files = sort_outputs("plan", output)
     out, pictures = files["plan"], files["picture"]
@@ -140,7 +148,7 @@ def plan_command(
     figures = figures_of(best)
     text = _save_and_describe(best, figures, out)
     if options["nbytes"] is not None:
-        text += _time_line(best, options["nbytes"], model)
+        text += _time_line(best, options["nbytes"], model or default_model(planner))
     # a gap of None: its bound is 0, so that no ratio exists
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:

@@ -64,7 +64,7 @@ def plan(
     tell: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Plan:
-    """Return the best plan of a planner: for `nbytes` the fastest by `model` (default: alpha-beta), else the one of
+    """Return the best plan of a planner: for `nbytes` the fastest by `model` (see `default_model`), else the one of
     least bandwidth gap, then latency gap.
 
     The other options are those of `every_plan`. `tell` receives lines of progress of a planner that searches; with it,
@@ -73,8 +73,9 @@ def plan(
     """
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
-    model = None if nbytes is None else model or "alpha-beta"
     task = _read_task(spec, topology, nbytes=nbytes, model=model, tell=tell, **options)
+    if nbytes is not None and model is None:
+        task = replace(task, model=default_model(task.planner))
     best: tuple[_SortKey, Plan] | None = None
     try:
         with closing(_rank_plans(task)) as ranked_plans:
@@ -139,6 +140,12 @@ def _with_stop(best_plan: Plan, why: str) -> Plan:
 
 
 # ---- one planner, in this process or, with a budget, in a child process ----
+
+
+def default_model(planner: str) -> str:
+    """Return the model that prices the plans of a planner ("": the default one) unless the user names another: one
+    without barriers if the steps of its plans only order sends."""
+    return "critical-path" if planner and find("planner", planner).can.timed else "alpha-beta"
 
 
 # The plan with the least key is the best: (seconds by the model, if it ranks; bandwidth gap; latency gap).
