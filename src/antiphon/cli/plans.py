@@ -25,11 +25,11 @@ from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedO
 from antiphon.select import (
     SeveralOrders,
     choose_plan,
-    default_model,
     every_plan,
     exact_rounds,
     figures_of,
     load_plans,
+    own_model,
 )
 from antiphon.select.parse_request import names_groups
 from antiphon.select.repair import slicing_size
@@ -148,7 +148,7 @@ def plan_command(
     figures = figures_of(best)
     text = _save_and_describe(best, figures, out)
     if options["nbytes"] is not None:
-        text += _time_line(best, options["nbytes"], model or default_model(planner))
+        text += _time_line(best, options["nbytes"], model or own_model(planner))
     # a gap of None: its bound is 0, so that no ratio exists
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:

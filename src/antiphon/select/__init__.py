@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antiphon.select.limits import Damage, Limit, LinkLoss, Loss, compare_links, least_times
     from antiphon.select.parse_request import collective, is_file, machine_of, sizes_of
     from antiphon.select.plan_files import TABLE, choose_plan, dump_tables, load_plans, save_plans
-    from antiphon.select.plans import default_model, every_plan, plan, put_together
+    from antiphon.select.plans import every_plan, own_model, plan, put_together
     from antiphon.select.proofs import PlanVerdict, Proofs, check, check_failures, check_plans, list_unchecked, prove
     from antiphon.select.sweep import read_sweep
     from antiphon.select.tuner import tune, tune_failures
@@ -41,7 +41,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "limits": ("Damage", "Limit", "LinkLoss", "Loss", "compare_links", "least_times"),
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
         "plan_files": ("TABLE", "choose_plan", "dump_tables", "load_plans", "save_plans"),
-        "plans": ("default_model", "every_plan", "plan", "put_together"),
+        "plans": ("every_plan", "own_model", "plan", "put_together"),
         "proofs": ("PlanVerdict", "Proofs", "check", "check_plans", "check_failures", "list_unchecked", "prove"),
         "sweep": ("read_sweep",),
         "tuner": ("tune", "tune_failures"),
@@ -60,10 +60,9 @@ __all__ = [
     "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "ForwardingAlternatives", "Frontier",
     "FrontierPoint", "Gain", "Limit", "LinkLoss", "Listed", "Loss", "PlanVerdict", "Proofs", "Range", "Setting",
     "SeveralOrders", "Tuning", "Tunings", "check", "check_failures", "check_frontier", "check_plans",
-    "choose_plan", "collective", "compare_links", "default_model", "dump_tables", "every_plan", "exact_rounds",
-    "figures_of", "format_switch_uses",
-    "frontier", "gaps",
-    "is_file", "is_frontier_file", "least_times", "list_switch_uses", "list_unchecked", "load_frontier", "load_plans",
-    "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier",
-    "save_plans", "settings", "sizes_of", "tune", "tune_failures", "tune_family",
+    "choose_plan", "collective", "compare_links", "dump_tables", "every_plan", "exact_rounds", "figures_of",
+    "format_switch_uses", "frontier", "gaps", "is_file", "is_frontier_file", "least_times", "list_switch_uses",
+    "list_unchecked", "load_frontier", "load_plans", "machine_of", "make_point", "measure", "own_model", "plan",
+    "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans", "settings", "sizes_of", "tune",
+    "tune_failures", "tune_family",
 ]  # fmt: skip

@@ -64,8 +64,8 @@ def plan(
     tell: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Plan:
-    """Return the best plan of a planner: for `nbytes` the fastest by `model` (see `default_model`), else the one of
-    least bandwidth gap, then latency gap.
+    """Return the best plan of a planner: for `nbytes` the fastest by `model`, else the one of least bandwidth gap, then
+    latency gap. `model` None: `own_model` of the planner, else alpha-beta.
 
     The other options are those of `every_plan`. `tell` receives lines of progress of a planner that searches; with it,
     Ctrl-C ends the search and returns the best plan so far. If the search ended early, the plan has a claim `stopped`:
@@ -75,7 +75,7 @@ def plan(
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
     task = _read_task(spec, topology, nbytes=nbytes, model=model, tell=tell, **options)
     if nbytes is not None and model is None:
-        task = replace(task, model=default_model(task.planner))
+        task = replace(task, model=own_model(task.planner) or "alpha-beta")
     best: tuple[_SortKey, Plan] | None = None
     try:
         with closing(_rank_plans(task)) as ranked_plans:
@@ -142,10 +142,9 @@ def _with_stop(best_plan: Plan, why: str) -> Plan:
 # ---- one planner, in this process or, with a budget, in a child process ----
 
 
-def default_model(planner: str) -> str:
-    """Return the model that prices the plans of a planner ("": the default one) unless the user names another: one
-    without barriers if the steps of its plans only order sends."""
-    return "critical-path" if planner and find("planner", planner).can.timed else "alpha-beta"
+def own_model(planner: str) -> str:
+    """Return the model without barriers if the steps of a planner's plans only order sends, else ""."""
+    return "critical-path" if planner and find("planner", planner).can.timed else ""
 
 
 # The plan with the least key is the best: (seconds by the model, if it ranks; bandwidth gap; latency gap).
