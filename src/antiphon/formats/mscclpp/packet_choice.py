@@ -73,7 +73,7 @@ def choose_packets(
 ) -> PacketChoice:  # fmt: skip
     """Choose between packets and the files of collectives that rule them out.
 
-    `packet_limit`: the largest call by packets, 0 for none. `forced`: packets are asked for, whatever they gain.
+    `packet_limit`: the largest call by packets, 0 for none. `forced`: packets are asked for, even if they gain less.
     `alone`: switches neither multicast nor reduce.
     """
     waiting = {kind: plan for kind, plan in plans.items() if plan.collective.kind in PACKET_KINDS}
@@ -94,7 +94,7 @@ def _find_gain(plans: Mapping[str, Plan], protocol: str, alone: bool) -> Gain:
 
     Plans without predicted times by protocol gain nothing.
     """
-    # rounded, so that equal gains are equal whatever the last bits of floats are
+    # rounded, so that equal gains are equal: the last bits of floats do not decide
     factors = [
         (round(factor, 6), kind, size)
         for kind, plan in plans.items()

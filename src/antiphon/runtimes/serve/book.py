@@ -216,8 +216,8 @@ def _learned_key(machine_key: str, entry: Entry) -> int:
     """Return the key of a plan in files of what jobs learned (engine/learned.py): 32 bits, not 0.
 
     It is a hash of the machine's canonical form, and of what no renumbering changes: collective, planner with options,
-    how many chunks each block has, and how many transfers each step. So a job on GPUs 2,3,6,7 of a DGX-1 begins with
-    what one on 0,1,4,5 has learned.
+    and the numbers of chunks of each block and of transfers in each step. So a job on GPUs 2,3,6,7 of a DGX-1 begins
+    with what one on 0,1,4,5 has learned.
     """
     schedule = entry.schedule
     chunk_counts, transfer_counts = (np.bincount(column).tolist() for column in (schedule.chunks.block, schedule.step))
